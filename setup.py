@@ -255,7 +255,7 @@ def find_nvcc() -> str:
 
 def device_sources() -> list[str]:
     """The .cu files. Without nvcc, .cc files that include them, for the C++ compiler."""
-    found = sorted((ROOT / "ops").rglob("*.cu"))
+    found = sorted((ROOT / "ops" / "cuda").glob("*.cu"))
     if NVCC:
         return [str(path.relative_to(ROOT)) for path in found]
     sources = []
@@ -271,7 +271,12 @@ def device_sources() -> list[str]:
 
 
 NVCC = find_nvcc()
-sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ops").rglob("*.cc"))
+OF_PLUG_IN = {ROOT / "ops" / "gpu", ROOT / "ops" / "paddle" / "gpu"}  # see ops/gpu/Makefile
+sources = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "ops").rglob("*.cc")
+    if path.parent not in OF_PLUG_IN
+)
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
 gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
 # From version 13 on, toolkits have Thrust, which Paddle's headers include, in a separate folder.

@@ -27,15 +27,19 @@ CPP = {
     "ranks": {"base"},
     "cuda": {"store", "ranks", "rule", "row", "base"},
     "device": {"cuda", "table", "store", "rule", "row", "base"},
+    "gpu": {"cuda", "base"},
     "paddle": {
-        *("device", "serve", "table", "store", "rule", "row", "feed", "metric", "compat", "dense"),
-        *("ranks", "base"),
+        *("device", "gpu", "serve", "table", "store", "rule", "row", "feed", "metric", "compat"),
+        *("dense", "ranks", "base"),
     },
 }
 # Layers whose files are in sub-folders, and the folders of its layer that each sub-folder may use.
 ROOMS = {
     "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
-    "paddle": {"operators": set[str](), "bindings": {"operators"}, "compat": {"operators"}},
+    "paddle": {
+        **{"operators": set[str](), "bindings": {"operators"}, "compat": {"operators"}},
+        "gpu": set[str](),
+    },
 }
 # Headers of other projects that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")

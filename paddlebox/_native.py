@@ -58,6 +58,9 @@ def _load(paddle: ModuleType) -> ModuleType:
         raise ImportError(message, name="paddlebox._ops", path=error.path) from error
     extension_utils = importlib.import_module("paddle.utils.cpp_extension.extension_utils")
     extension_utils.load_op_meta_info_and_register_op(core.__file__)
+    if paddle.device.get_all_custom_device_type():
+        # Paddle makes a device that it has loaded (docs/gpu.md) the default of all programs.
+        paddle.set_device("cpu")
     return core
 
 

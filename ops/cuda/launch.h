@@ -15,6 +15,8 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
+#else
+#include "cuda/host_memory.h"
 #endif
 
 namespace pbx::hbm {
@@ -135,6 +137,7 @@ Status Launch(const char* what, const Body& body, uint64_t tiles, size_t shared_
   return CudaStatus(cudaGetLastError(), what);
 #else
   (void)stream;
+  const OpenMemory open;
   std::vector<uint64_t> shared((shared_bytes + 7) / 8);  // no more, so that ASan sees overruns
   for (uint64_t tile = 0; tile < tiles; ++tile) {
     body(Block(reinterpret_cast<char*>(shared.data())), static_cast<int64_t>(tile));

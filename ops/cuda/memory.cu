@@ -111,19 +111,23 @@ Status CheckDevice(int device) {
 #else  // the host as the device
 
 Status ToDevice(void* device, const void* host, size_t bytes, Stream) {
+  const OpenMemory open;
   if (bytes != 0) std::memcpy(device, host, bytes);
   return Status::Ok();
 }
 Status ToHost(void* host, const void* device, size_t bytes, Stream) {
+  const OpenMemory open;
   if (bytes != 0) std::memcpy(host, device, bytes);
   return Status::Ok();
 }
 Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream) {
+  const OpenMemory open;
   if (bytes != 0) std::memmove(to, from, bytes);
   return Status::Ok();
 }
 Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
                         size_t bytes, size_t rows, Stream) {
+  const OpenMemory open;
   for (size_t i = 0; bytes != 0 && i < rows; ++i) {
     std::memcpy(static_cast<char*>(to) + i * to_stride,
                 static_cast<const char*>(from) + i * from_stride, bytes);
@@ -131,6 +135,7 @@ Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t fro
   return Status::Ok();
 }
 Status SetZero(void* device, size_t bytes, Stream) {
+  const OpenMemory open;
   if (bytes != 0) std::memset(device, 0, bytes);
   return Status::Ok();
 }
@@ -141,16 +146,21 @@ Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
   memory.where_ = where;
   if (bytes == 0) return Result<Memory>(std::move(memory));
-  // Aligned as by cudaMalloc.
-  if (bytes > SIZE_MAX / 2 || posix_memalign(&memory.data_, 256, bytes) != 0) {
-    memory.data_ = nullptr;
+  memory.data_ = where == Where::kDevice ? TakeDeviceMemory(bytes) : std::malloc(bytes);
+  if (memory.data_ == nullptr) {
     return Error(Code::kOutOfSpace, "%s: cannot allocate %zu bytes", what, bytes);
   }
   memory.bytes_ = bytes;
   return Result<Memory>(std::move(memory));
 }
 
-void Memory::Free(void* data, Where) { std::free(data); }
+void Memory::Free(void* data, Where where) {
+  if (where == Where::kDevice) {
+    GiveDeviceMemory(data);
+  } else {
+    std::free(data);
+  }
+}
 
 Status OwnStream::Open() { return Status::Ok(); }
 OwnStream::~OwnStream() = default;

@@ -95,6 +95,23 @@ struct Write {
   }
 };
 
+#ifndef __CUDACC__
+// Sorts the ids (nnz) and moves their segments with them. Stable.
+void SortPairs(const int32_t* ids, const int32_t* segment_of, uint64_t nnz, uint32_t* rows,
+               int32_t* sorted) {
+  const OpenMemory open;
+  std::vector<int32_t> order(nnz);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return static_cast<uint32_t>(ids[a]) < static_cast<uint32_t>(ids[b]);
+  });
+  for (size_t i = 0; i < nnz; ++i) {
+    rows[i] = static_cast<uint32_t>(ids[order[i]]);
+    sorted[i] = segment_of[order[i]];
+  }
+}
+#endif
+
 Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t segments,
             uint64_t nnz, int32_t stamp, int32_t* plan, Stream stream) {
   if (offsets == nullptr && segments != nnz) {
@@ -140,21 +157,14 @@ Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t s
                                       segment_of, sorted, n, 0, 32, stream),
       "plan"));
 #else
-  std::vector<int32_t> order(nnz);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return static_cast<uint32_t>(ids[a]) < static_cast<uint32_t>(ids[b]);
-  });
-  for (size_t i = 0; i < nnz; ++i) {
-    rows[i] = static_cast<uint32_t>(ids[order[i]]);
-    sorted[i] = segment_of[order[i]];
-  }
+  SortPairs(ids, segment_of, nnz, rows, sorted);
 #endif
   PBX_RETURN_IF_ERROR(Launch("plan", MarkHeads{rows, nnz, number}, TilesOf(nnz, kTile), 0, stream));
 #ifdef __CUDACC__
   PBX_RETURN_IF_ERROR(
       CudaStatus(cub::DeviceScan::InclusiveSum(at(4), scan, number, number, n, stream), "plan"));
 #else
+  const OpenMemory open;
   std::partial_sum(number, number + nnz, number);
 #endif
   const Write write{rows, sorted, number, nnz, stamp, plan};

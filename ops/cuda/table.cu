@@ -320,6 +320,7 @@ Status Changed(const pbx_hbm_table& table, int32_t* ids, uint64_t* count) {
   PBX_RETURN_IF_ERROR(Synchronize(stream));
   *count = static_cast<uint64_t>(number);
 #else
+  const OpenMemory open;
   *count = 0;
   for (uint64_t id = 0; id < table.view.n; ++id) {
     if (is_changed(static_cast<int32_t>(id))) ids[(*count)++] = static_cast<int32_t>(id);

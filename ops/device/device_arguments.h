@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "cuda/hbm.h"
+#include "device/hbm_library.h"
 #include "table/device_rows.h"
 
 namespace pbx {
@@ -13,15 +13,15 @@ inline Status StatusOf(int code, const char* what, const char* where_full = "") 
   const Code of = code == PBX_HBM_INVALID  ? Code::kInvalidArgument
                   : code == PBX_HBM_MEMORY ? Code::kOutOfSpace
                                            : Code::kIOError;
-  return Error(of, "%s: %s%s", what, pbx_hbm_error(), code == PBX_HBM_MEMORY ? where_full : "");
+  return Error(of, "%s: %s%s", what, Hbm().error(), code == PBX_HBM_MEMORY ? where_full : "");
 }
 
 // Deleters for std::unique_ptr.
 struct Close {
-  void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
-  void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
-  void operator()(pbx_hbm_staging* staging) const { pbx_hbm_close_staging(staging); }
-  void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
+  void operator()(pbx_hbm* hbm) const { Hbm().close(hbm); }
+  void operator()(pbx_hbm_table* table) const { Hbm().drop(table); }
+  void operator()(pbx_hbm_staging* staging) const { Hbm().close_staging(staging); }
+  void operator()(pbx_hbm_report* pinned) const { Hbm().free_pinned(pinned); }
 };
 
 inline pbx_hbm_segments SegmentsOf(const BatchIds& batch) {
@@ -70,7 +70,7 @@ inline int CopyDense(const BatchIds& batch, int dim, const float* dense, float* 
   if (batch.dense_width == 0) return PBX_HBM_OK;
   const size_t of_slot = static_cast<size_t>(dim) + (batch.use_cvm ? 3 : 1);
   const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
-  return pbx_hbm_copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense, dense_bytes,
+  return Hbm().copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense, dense_bytes,
                            dense_bytes, batch.instances, stream);
 }
 

@@ -79,17 +79,17 @@ Status DeviceBatchTable::Rows::OpenDevice() {
   config.embedx_dim = config_.embedx_dim;
   config.embed.kind = config.embedx.kind = static_cast<int32_t>(RuleKind::kNaive);
   pbx_hbm* opened = nullptr;
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_open(&config, device().device, &opened), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().open(&config, device().device, &opened), "the GPU"));
   std::unique_ptr<pbx_hbm, Close> hbm(opened);
   std::unique_ptr<pbx_hbm_table, Close> tables[2];
   for (auto& table : tables) {
     pbx_hbm_table* made = nullptr;
-    PBX_RETURN_IF_ERROR(Check(pbx_hbm_begin_batch(opened, &made), "a batch's rows on the GPU"));
+    PBX_RETURN_IF_ERROR(Check(Hbm().begin_batch(opened, &made), "a batch's rows on the GPU"));
     table.reset(made);
   }
   pbx_hbm_staging* staging = nullptr;
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_open_staging(opened, &staging), "buffers between ranks and the GPU"));
+      Check(Hbm().open_staging(opened, &staging), "buffers between ranks and the GPU"));
   hbm_ = std::move(hbm);
   staging_.reset(staging);
   next_.table = std::move(tables[0]);
@@ -104,7 +104,7 @@ Status DeviceBatchTable::Rows::Prepare(int32_t stamp, const uint64_t* keys, size
     return Error(Code::kInvalidArgument, "batch of table '%s': stamp %d, expected one above 0",
                  config_.name.c_str(), stamp);
   }
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_renew(next_.table.get(), keys, n, stamp, read_only ? 1 : 0),
+  PBX_RETURN_IF_ERROR(Check(Hbm().renew(next_.table.get(), keys, n, stamp, read_only ? 1 : 0),
                             "a batch's rows on the GPU"));
   next_.stamp = stamp;
   next_.read_only = read_only;
@@ -124,7 +124,7 @@ Status DeviceBatchTable::Rows::Fill(size_t first, const int32_t* at, size_t coun
     }
     if (at == nullptr && first + count <= next_.n) break;
   }
-  return Check(pbx_hbm_stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at,
+  return Check(Hbm().stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at,
                                   first, values, count),
                "rows from other ranks");
 }
@@ -143,15 +143,15 @@ Status DeviceBatchTable::Rows::Open() {
   pushes_ended_ = false;
   PBX_RETURN_IF_ERROR(met);
   // Errors that the device found in a batch that was dropped do not belong to this batch.
-  return Check(pbx_hbm_report_of(open_.table.get(), &open_.told, nullptr), "the GPU's counters");
+  return Check(Hbm().report_of(open_.table.get(), &open_.told, nullptr), "the GPU's counters");
 }
 
 // Errors of the open batch. Waits for its operators.
 Status DeviceBatchTable::Rows::CheckMet() const {
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_synchronize(stream_), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().synchronize(stream_), "the GPU"));
   pbx_hbm_report met{};
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_report_of(open_.table.get(), &met, nullptr), "the GPU's counters"));
+      Check(Hbm().report_of(open_.table.get(), &met, nullptr), "the GPU's counters"));
   if (met.out_of_range != open_.told.out_of_range) {
     return Error(Code::kInvalidArgument,
                  "table '%s': %" PRIu64
@@ -179,7 +179,7 @@ Status DeviceBatchTable::Rows::CheckMet() const {
 Status DeviceBatchTable::Rows::Merged(float* out) {
   PBX_RETURN_IF_ERROR(CheckOpen("merged gradients"));
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_sums(open_.table.get(), out, stream_), "gradients for other ranks"));
+      Check(Hbm().sums(open_.table.get(), out, stream_), "gradients for other ranks"));
   return CheckMet();
 }
 
@@ -211,7 +211,7 @@ Status DeviceBatchTable::Rows::PushGradient(const int32_t* plan, size_t plan_siz
   gradient.clip = config_.on_bad_grad == OnBadGrad::kClip ? 1 : 0;
   gradient.bound = config_.bad_grad_bound;
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_merge(open_.table.get(), plan, plan_size, &gradient, stream), "push"));
+      Check(Hbm().merge(open_.table.get(), plan, plan_size, &gradient, stream), "push"));
   return Called(0, stream);
 }
 

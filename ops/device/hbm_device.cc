@@ -80,7 +80,7 @@ class HbmDevice : public HbmRows<DevicePass> {
   Status Called(size_t n, void* stream) override;
   Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient gradient,
                       void* stream) override;
-  size_t words() const { return static_cast<size_t>(pbx_hbm_row_words(hbm_.get())); }
+  size_t words() const { return static_cast<size_t>(Hbm().row_words(hbm_.get())); }
 
   const std::string name_;
   const AccessorConfig accessor_;
@@ -126,11 +126,11 @@ Status HbmDevice::OpenDevice() {
   config.expand = RuleOf(accessor_.expand);
   config.slot_rates = slot_rates_.empty() ? nullptr : slot_rates_.data();
   pbx_hbm* opened = nullptr;
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_open(&config, device().device, &opened), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().open(&config, device().device, &opened), "the GPU"));
   std::unique_ptr<pbx_hbm, Close> hbm(opened);
   void* pinned = nullptr;
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_malloc_pinned(sizeof(pbx_hbm_report), &pinned), "the GPU's counters"));
+      Check(Hbm().malloc_pinned(sizeof(pbx_hbm_report), &pinned), "the GPU's counters"));
   seen_.reset(static_cast<pbx_hbm_report*>(pinned));
   hbm_ = std::move(hbm);
   return Status::Ok();
@@ -139,11 +139,11 @@ Status HbmDevice::OpenDevice() {
 Result<OwnedTable> HbmDevice::NewTable(const PassTable& pass) {
   const std::vector<uint64_t>& keys = pass.table->keys();
   pbx_hbm_table* made = nullptr;
-  int code = pbx_hbm_begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
+  int code = Hbm().begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
   // Drops the table of the last pass to free memory. Then all rows come from the host.
   if (code == PBX_HBM_MEMORY && last_ != nullptr) {
     last_ = nullptr;
-    code = pbx_hbm_begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
+    code = Hbm().begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
   }
   PBX_RETURN_IF_ERROR(Check(code, "the pass's rows on the GPU"));
   return Result<OwnedTable>(OwnedTable(made));
@@ -161,7 +161,7 @@ Status HbmDevice::Begin(const PassTable& pass, size_t events) {
   PBX_RETURN_IF_ERROR(Put(pass, carried, table.get()));
   if (train) {
     PBX_RETURN_IF_ERROR(
-        Check(pbx_hbm_expect(table.get(), pass.refused.data(), pass.refused.size()), "refused"));
+        Check(Hbm().expect(table.get(), pass.refused.data(), pass.refused.size()), "refused"));
     PBX_RETURN_IF_ERROR(CountInto(table.get()));
     last_ = nullptr;
   }
@@ -181,7 +181,7 @@ Status HbmDevice::Carry(const PassTable& pass, pbx_hbm_table* to,
   const std::vector<uint64_t>& keys = pass.table->keys();
   ForEachCommon(keys.data(), keys.size(), last_keys_.data(), last_keys_.size(),
                 [&](size_t i, size_t j) { (*carried)[i] = last_exists_[j]; });
-  return Check(pbx_hbm_carry(last_.get(), to, nullptr), "rows of the pass before");
+  return Check(Hbm().carry(last_.get(), to, nullptr), "rows of the pass before");
 }
 
 // Copies the rows that Carry has not copied.
@@ -195,7 +195,7 @@ Status HbmDevice::Put(const PassTable& pass, const std::vector<uint8_t>& carried
   }
   if (ids.size() == n) {
     const float* const rows = reinterpret_cast<const float*>(pass.table->row(0));
-    return Check(pbx_hbm_put_rows(to, nullptr, 0, n, rows), "rows to the GPU");
+    return Check(Hbm().put_rows(to, nullptr, 0, n, rows), "rows to the GPU");
   }
   std::vector<float> rows(std::min(ids.size(), kChunkRows) * words());
   for (size_t begin = 0; begin < ids.size(); begin += kChunkRows) {
@@ -205,7 +205,7 @@ Status HbmDevice::Put(const PassTable& pass, const std::vector<uint8_t>& carried
                   row_bytes);
     }
     PBX_RETURN_IF_ERROR(
-        Check(pbx_hbm_put_rows(to, ids.data() + begin, 0, count, rows.data()), "rows to the GPU"));
+        Check(Hbm().put_rows(to, ids.data() + begin, 0, count, rows.data()), "rows to the GPU"));
   }
   return Status::Ok();
 }
@@ -214,12 +214,12 @@ Status HbmDevice::TakeChanged(PassTable* pass) const {
   std::vector<int32_t> ids(pass->rows());
   uint64_t changed = 0;
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_changed(open_.get(), ids.data(), &changed), "changed rows of the GPU"));
+      Check(Hbm().changed(open_.get(), ids.data(), &changed), "changed rows of the GPU"));
   std::vector<float> rows(std::min<size_t>(changed, kChunkRows) * words());
   for (size_t begin = 0; begin < changed; begin += kChunkRows) {
     const size_t count = std::min<size_t>(changed - begin, kChunkRows);
     PBX_RETURN_IF_ERROR(
-        Check(pbx_hbm_get_rows(open_.get(), ids.data() + begin, 0, count, rows.data()),
+        Check(Hbm().get_rows(open_.get(), ids.data() + begin, 0, count, rows.data()),
               "rows from the GPU"));
     for (size_t i = 0; i < count; ++i) {
       std::memcpy(pass->table->row(static_cast<size_t>(ids[begin + i])), rows.data() + i * words(),
@@ -231,7 +231,7 @@ Status HbmDevice::TakeChanged(PassTable* pass) const {
 
 Status HbmDevice::CountInto(pbx_hbm_table* table) const {
   const float* const counted = counted_.empty() ? nullptr : counted_.data();
-  return Check(pbx_hbm_count(table, counted), "counted slots");
+  return Check(Hbm().count(table, counted), "counted slots");
 }
 
 Status HbmDevice::SetCounted(const std::vector<float>& counted) {
@@ -241,13 +241,13 @@ Status HbmDevice::SetCounted(const std::vector<float>& counted) {
 
 Status HbmDevice::End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) {
   PBX_RETURN_IF_ERROR(CheckOpen("end_pass"));
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_wait(hbm_.get()), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().wait(hbm_.get()), "the GPU"));
   pbx_hbm_report report{};
   std::vector<uint64_t> bad(kSlots);
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_report_of(open_.get(), &report, bad.data()), "the GPU's counters"));
+      Check(Hbm().report_of(open_.get(), &report, bad.data()), "the GPU's counters"));
   pbx_hbm_times times{};
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_take_times(hbm_.get(), &times), "the GPU's times"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().take_times(hbm_.get(), &times), "the GPU's times"));
   counters->pull_ns = times.pull_ns;
   counters->push_ns = times.push_ns;
   counters->plan_ns = times.plan_ns;
@@ -264,7 +264,7 @@ Status HbmDevice::End(PassTable* pass, uint64_t pass_number, AccessCounters* cou
   }
   if (precision_ != Precision::kFloat32) {
     PBX_RETURN_IF_ERROR(Check(
-        pbx_hbm_round(open_.get(), static_cast<int32_t>(precision_), pass_number), "16-bit rows"));
+        Hbm().round(open_.get(), static_cast<int32_t>(precision_), pass_number), "16-bit rows"));
   }
   PBX_RETURN_IF_ERROR(TakeChanged(pass));
   last_keys_ = pass->table->keys();
@@ -279,7 +279,7 @@ Status HbmDevice::End(PassTable* pass, uint64_t pass_number, AccessCounters* cou
 }
 
 void HbmDevice::Abandon() {
-  if (hbm_ != nullptr) pbx_hbm_wait(hbm_.get());  // its errors do not matter any more
+  if (hbm_ != nullptr) Hbm().wait(hbm_.get());  // its errors do not matter any more
   open_ = nullptr;
   last_ = nullptr;
 }
@@ -320,7 +320,7 @@ Status HbmDevice::CheckReport(const pbx_hbm_report& report) const {
 Status HbmDevice::PullExtended(const int32_t* ids, size_t n, float* out, void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_pull_extended(open_.get(), ids, n, out, stream), "pull_extended"));
+      Check(Hbm().pull_extended(open_.get(), ids, n, out, stream), "pull_extended"));
   return Called(n, stream);
 }
 
@@ -340,7 +340,7 @@ Status HbmDevice::CompleteGradient(pbx_hbm_gradient* gradient) const {
 Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient gradient,
                                void* stream) {
   PBX_RETURN_IF_ERROR(CompleteGradient(&gradient));
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_push(open_.get(), plan, plan_size, &gradient, stream), "push"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().push(open_.get(), plan, plan_size, &gradient, stream), "push"));
   return Called(0, stream);
 }
 
@@ -349,7 +349,7 @@ Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gr
 // returns them.
 Status HbmDevice::Called(size_t n, void* stream) {
   rows_pulled_ += n;
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_peek(open_.get(), seen_.get(), stream), "the GPU's counters"));
+  PBX_RETURN_IF_ERROR(Check(Hbm().peek(open_.get(), seen_.get(), stream), "the GPU's counters"));
   return CheckReport(*seen_);
 }
 
@@ -367,7 +367,7 @@ Status HbmDevice::OpenStaging() {
   if (staging_ != nullptr) return Status::Ok();
   pbx_hbm_staging* opened = nullptr;
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_open_staging(hbm_.get(), &opened), "buffers between ranks and the GPU"));
+      Check(Hbm().open_staging(hbm_.get(), &opened), "buffers between ranks and the GPU"));
   staging_.reset(opened);
   return Status::Ok();
 }
@@ -377,7 +377,7 @@ Status HbmDevice::PullToHost(const int32_t* ids, size_t n, float* out) {
   PBX_RETURN_IF_ERROR(CheckOpen("rows for other ranks"));
   PBX_RETURN_IF_ERROR(OpenStaging());
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_stage_gather(staging_.get(), open_.get(), PBX_HBM_WIRE_FLOAT32, ids, n, out),
+      Check(Hbm().stage_gather(staging_.get(), open_.get(), PBX_HBM_WIRE_FLOAT32, ids, n, out),
             "rows for other ranks"));
   return Called(n, nullptr);
 }
@@ -387,7 +387,7 @@ Status HbmDevice::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) {
   PBX_RETURN_IF_ERROR(CheckOpen("have_embedx"));
   PBX_RETURN_IF_ERROR(OpenStaging());
   PBX_RETURN_IF_ERROR(
-      Check(pbx_hbm_stage_have_embedx(staging_.get(), open_.get(), ids, n, out), "embedx"));
+      Check(Hbm().stage_have_embedx(staging_.get(), open_.get(), ids, n, out), "embedx"));
   return Called(0, nullptr);
 }
 
@@ -397,7 +397,7 @@ Status HbmDevice::PushFromHost(const int32_t* plan, size_t plan_size, size_t n, 
   gradient.with_expand = accessor_.layout.expand_dim != 0 ? 1 : 0;
   PBX_RETURN_IF_ERROR(CompleteGradient(&gradient));
   PBX_RETURN_IF_ERROR(OpenStaging());
-  PBX_RETURN_IF_ERROR(Check(pbx_hbm_stage_push(staging_.get(), open_.get(), plan, plan_size,
+  PBX_RETURN_IF_ERROR(Check(Hbm().stage_push(staging_.get(), open_.get(), plan, plan_size,
                                                PBX_HBM_WIRE_FLOAT32, grad, n, &gradient),
                             "gradients of other ranks"));
   return Called(0, nullptr);
@@ -405,14 +405,14 @@ Status HbmDevice::PushFromHost(const int32_t* plan, size_t plan_size, size_t n, 
 
 }  // namespace
 
-const char* HbmBackend() { return pbx_hbm_backend(); }
+const char* HbmBackend() { return Hbm().plugged_in ? "plugged in" : Hbm().backend(); }
 
 Status CheckBackend(const std::string& table, const HbmDeviceConfig& config) {
   const bool is_host = std::strcmp(HbmBackend(), "host") == 0;
   if (is_host == config.host_is_device) return Status::Ok();
   return Error(Code::kFailedPrecondition,
-               "table '%s': hbm.place is gpu, and this library's device is %s: build it for a "
-               "Paddle with CUDA (docs/gpu.md), or set hbm.place to host",
+               "table '%s': hbm.place is gpu, and this library's device is %s: build "
+               "libpaddlebox_gpu.so (docs/gpu.md), or set hbm.place to host",
                table.c_str(), is_host ? "the CPU" : "a GPU");
 }
 

@@ -15,7 +15,8 @@ struct HbmDeviceConfig {
   bool host_is_device = false;  // the build that the caller expects
 };
 
-// "cuda" or "host": the device that ops/cuda was compiled for.
+// "plugged in" if rows are on the device of libpaddlebox_gpu.so. Else "cuda" or "host": the device
+// that ops/cuda was compiled for.
 const char* HbmBackend();
 
 // FailedPrecondition if HbmBackend is not what config expects. table: its name, for the message.

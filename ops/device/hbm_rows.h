@@ -23,13 +23,13 @@ class HbmRows : public Base {
   Status Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) override {
     PBX_RETURN_IF_ERROR(CheckOpen("pull"));
     const auto* const bits = reinterpret_cast<const uint64_t*>(feasigns);
-    PBX_RETURN_IF_ERROR(Check(pbx_hbm_find(open_table(), bits, n, ids, stream), "find"));
+    PBX_RETURN_IF_ERROR(Check(Hbm().find(open_table(), bits, n, ids, stream), "find"));
     return Called(0, stream);
   }
 
   Status Pull(const int32_t* ids, size_t n, float* out, void* stream) override {
     PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-    PBX_RETURN_IF_ERROR(Check(pbx_hbm_pull(open_table(), ids, n, out, stream), "pull"));
+    PBX_RETURN_IF_ERROR(Check(Hbm().pull(open_table(), ids, n, out, stream), "pull"));
     return Called(n, stream);
   }
 
@@ -37,12 +37,12 @@ class HbmRows : public Base {
     PBX_RETURN_IF_ERROR(CheckOpen("pull"));
     const pbx_hbm_segments segments = SegmentsOf(batch);
     PBX_RETURN_IF_ERROR(
-        Check(pbx_hbm_pull_pooled(open_table(), &segments, out, stream), "pull_pooled"));
+        Check(Hbm().pull_pooled(open_table(), &segments, out, stream), "pull_pooled"));
     PBX_RETURN_IF_ERROR(Check(CopyDense(batch, embedx_dim_, dense, out, stream), "pull_pooled"));
     return Called(batch.nnz, stream);
   }
 
-  size_t PlanRoom(size_t nnz) const override { return pbx_hbm_plan_room(nnz); }
+  size_t PlanRoom(size_t nnz) const override { return Hbm().plan_room(nnz); }
 
   Status Plan(const BatchIds& batch, int32_t* plan, void* stream) override {
     PBX_RETURN_IF_ERROR(CheckOpen("push"));
@@ -57,7 +57,7 @@ class HbmRows : public Base {
           "or give each slot of each instance its own list, for which the GPU makes plans");
     }
     const size_t segments = batch.offsets == nullptr ? batch.nnz : batch.instances * batch.slots;
-    return Check(pbx_hbm_plan(hbm(), batch.ids, batch.offsets, segments, batch.nnz, open_stamp(),
+    return Check(Hbm().plan(hbm(), batch.ids, batch.offsets, segments, batch.nnz, open_stamp(),
                               plan, stream),
                  "plan");
   }

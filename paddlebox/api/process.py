@@ -10,20 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paddlebox import mpi
-from paddlebox.config import Program, TrainerConfig
+from paddlebox.config import Config, Program
 from paddlebox.errors import ConfigError
-from paddlebox.launch import cpu, process
+from paddlebox.launch import cpu, gpu, process
 
 log = logging.getLogger("paddlebox")
 
 
 @contextlib.contextmanager
-def working(trainer: TrainerConfig) -> Iterator[None]:
+def working(config: Config) -> Iterator[None]:
     """Show the log of the project during the block, and import Paddle, with the settings of the
     command line, unless the program has done so. Paddle's mode, static or dynamic, is afterwards
     what it was. Raises: ConfigError if the program has imported Paddle with the settings of another
     `trainer.program`."""
     with _log_shown():
+        trainer = config.trainer
         if "paddle" in sys.modules:
             process.load()
             _check_program(trainer.program)
@@ -31,6 +32,7 @@ def working(trainer: TrainerConfig) -> Iterator[None]:
             mpi.adopt()  # the settings depend on the number of ranks of this host
             for line in cpu.apply(trainer.program, trainer.dense_threads):
                 log.debug("%s", line)
+            gpu.offer(config.hbm.place)
             process.load()
         import paddle
 

@@ -73,7 +73,7 @@ def train(
         )
     made = as_config(config) if given is None else given.config
     started = made if fresh else run_config.continuing(made, root)
-    with working(started.trainer):
+    with working(started):
         from paddlebox.training import interrupt
         from paddlebox.training.run import train as train_passes
 
@@ -182,7 +182,7 @@ class Run:
         Returns: samples, loss, auc, copc and the other metrics (docs/metrics.md).
         """
         config, slots = run_config.of_newest(self.path)
-        with working(config.trainer):
+        with working(config):
             from paddlebox.api.rows import written
             from paddlebox.training.evaluation import evaluate, evaluate_files, opened
             from paddlebox.training.plan import Tests
@@ -214,7 +214,7 @@ class Run:
         Raises: DataError that names a column, or a row, that cannot be read.
         """
         config, slots = run_config.of_newest(self.path)
-        with working(config.trainer):
+        with working(config):
             from paddlebox.api.rows import written
             from paddlebox.training.evaluation import opened, predict_files
 

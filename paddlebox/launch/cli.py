@@ -55,7 +55,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         now = time.strftime("%Y%m%d-%H%M%S")
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
         started = config if arguments.fresh else run_config.continuing(config, run_dir)
-        prepare(started.trainer, arguments.verbose)
+        prepare(started.trainer, arguments.verbose, started.hbm.place)
         from paddlebox.training import interrupt
         from paddlebox.training.run import train
 
@@ -168,7 +168,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
     with guarded() as ended:
         config, slots = config_of(arguments)
-        prepare(config.trainer, arguments.verbose)
+        prepare(config.trainer, arguments.verbose, config.hbm.place)
         from paddlebox.training.evaluation import evaluate
 
         with joined(config) as world:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paddlebox import heartbeat, mpi
-from paddlebox.config import Config, TrainerConfig
+from paddlebox.config import Config, HbmPlace, TrainerConfig
 from paddlebox.errors import (
     ConfigError,
     DataError,
@@ -24,7 +24,7 @@ from paddlebox.errors import (
     StoreLockedError,
     TrainingError,
 )
-from paddlebox.launch import cpu
+from paddlebox.launch import cpu, gpu
 
 if TYPE_CHECKING:
     from paddlebox.store.group import Group
@@ -44,17 +44,23 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 )
 
 
-def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
+def configure(
+    trainer: TrainerConfig, verbose: bool = False, place: HbmPlace = HbmPlace.HOST
+) -> None:
     mpi.adopt()  # the settings depend on the number of ranks of this host
     logging.basicConfig(format=LOG_FORMAT, stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
         log.debug("%s", line)
+    gpu.offer(place)
 
 
-def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """Set up the log and the CPU libraries, then import Paddle. verbose: log at level DEBUG."""
-    configure(trainer, verbose)
+def prepare(
+    trainer: TrainerConfig, verbose: bool = False, place: HbmPlace = HbmPlace.HOST
+) -> None:
+    """Set up the log, the CPU libraries and the GPU, then import Paddle. verbose: log at level
+    DEBUG. place: `hbm.place`."""
+    configure(trainer, verbose, place)
     load()
 
 

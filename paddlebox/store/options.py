@@ -11,7 +11,7 @@ from paddlebox._native import core
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.trainer import RanksConfig
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store.compaction import Policy
 
 #: The smallest budget of the MEM tier: enough for a table that is only read through.
@@ -20,6 +20,9 @@ LEAST_MEM_BYTES = 1 << 20
 #: uses host memory in place of the GPU's. With it, tests run without a GPU.
 SWITCH = "PADDLEBOX_HBM_DEVICE"
 _SELECTED = "FLAGS_selected_gpus"
+#: The device that libpaddlebox_gpu.so adds to the stock Paddle wheel, and the folder from which
+#: Paddle has loaded it.
+DEVICE, _LIBRARY, _ROOT = "paddlebox_gpu", "libpaddlebox_gpu.so", "CUSTOM_DEVICE_ROOT"
 
 
 def host_is_device() -> bool:
@@ -41,16 +44,25 @@ def native_place(place: HbmPlace) -> str:
     return "host_as_gpu" if host_is_device() else "gpu"
 
 
+def is_plugged_in() -> bool:
+    """Whether rows with `hbm.place: gpu` are on the device of libpaddlebox_gpu.so."""
+    return bool(core.hbm_backend() == "plugged in")
+
+
 def check_place(place: HbmPlace) -> None:
-    """Raises: ConfigError if this build cannot have rows there."""
-    if place is HbmPlace.HOST:
+    """Find the device of `hbm.place`. Raises: ConfigError if there is none."""
+    if place is HbmPlace.HOST or host_is_device() or core.hbm_backend() != "host":
         return
-    if core.hbm_backend() == "cuda" or host_is_device():
-        return
-    raise ConfigError(
-        "hbm.place is gpu, and paddlebox was built without CUDA: install paddlepaddle-gpu and a "
-        "CUDA toolkit, and build it again (docs/gpu.md), or set hbm.place to host"
-    )
+    try:
+        core.plug_in(str(Path(os.environ.get(_ROOT, "")) / _LIBRARY))
+    except StoreError as error:
+        raise ConfigError(
+            f"hbm.place is gpu, but there is no {_LIBRARY}, or Paddle was imported before it was "
+            "known: build it with `make gpu`, and start the program again (docs/gpu.md), or set "
+            "hbm.place to host"
+        ) from error
+    except PassError as error:
+        raise ConfigError(f"hbm.place is gpu: {error}; or set hbm.place to host") from error
 
 
 @dataclass(frozen=True)

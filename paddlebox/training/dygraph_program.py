@@ -32,7 +32,7 @@ class DygraphProgram(ModelProgram):
     def __init__(self, config: Config, slots: Slots, sync: DenseSync) -> None:
         self._sync = sync
         self._place = place_of(config)
-        self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
+        self._on_gpu = not isinstance(self._place, paddle.CPUPlace)
         paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = create_model_of(config, slots)

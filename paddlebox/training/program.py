@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
+from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Program, Slots
 from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.config.models import CustomConfig
@@ -24,7 +24,7 @@ from paddlebox.models.custom import custom_logits, described
 from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
 from paddlebox.nn.rows import use_padding
-from paddlebox.store.options import gpu_number, host_is_device
+from paddlebox.store.options import DEVICE, gpu_number, host_is_device, is_plugged_in
 from paddlebox.training.dense_products import dense_products
 
 paddle = ops.paddle
@@ -125,7 +125,16 @@ def _runs_on_gpu(config: Config) -> bool:
 
 def place_of(config: Config) -> Any:
     """The Paddle place of the program: the device that holds the rows of the pass."""
-    return paddle.CUDAPlace(gpu_number()) if _runs_on_gpu(config) else paddle.CPUPlace()
+    if not _runs_on_gpu(config):
+        return paddle.CPUPlace()
+    if is_plugged_in():
+        if config.trainer.program is Program.OLD_IR:
+            raise ConfigError(
+                "trainer.program old_ir does not run on the GPU of libpaddlebox_gpu.so: set it to "
+                "pir or dygraph, or set hbm.place to host"
+            )
+        return paddle.CustomPlace(DEVICE, gpu_number())
+    return paddle.CUDAPlace(gpu_number())
 
 
 def dense_width(config: Config, slots: Slots) -> int:

@@ -13,6 +13,8 @@ from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
 from paddlebox.models.dssm import towers_of
+from paddlebox.store.options import is_plugged_in
+from paddlebox.training.device_kernels import check_kernels
 from paddlebox.training.program import (
     RANK_OFFSET,
     RATE,
@@ -51,7 +53,7 @@ class StaticProgram(ModelProgram):
         self._sync = sync
         paddle.enable_static()
         self._place = place_of(config)
-        self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
+        self._on_gpu = not isinstance(self._place, paddle.CPUPlace)
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
         self.gradient_size = 0  # n
@@ -65,6 +67,8 @@ class StaticProgram(ModelProgram):
         # A separate program. It shares the parameters with `_train` because their names are equal.
         evaluate, unused = paddle.static.Program(), paddle.static.Program()
         self._evaluation = evaluate, self._build(config, slots, evaluate, unused, train=False)
+        if is_plugged_in() and self._on_gpu:
+            check_kernels(config.model.type.value, (self._startup, self._train, evaluate))
         self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):

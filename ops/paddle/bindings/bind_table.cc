@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/hbm_device.h"
+#include "device/hbm_library.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "paddle/bindings/segment_dicts.h"
@@ -137,6 +138,7 @@ py::dict Counters(const Table& table) {
 void BindTable(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   module.def("hbm_backend", &HbmBackend);
+  module.def("plug_in", [](const std::string& path) { ThrowIfError(PlugIn(path)); });
   py::class_<Table, std::shared_ptr<Table>>(module, "Table")
       .def(py::init(&OpenTable), py::arg("config"), py::arg("segments"))
       .def_property_readonly("name", [](const Table& t) { return t.config().name; })

@@ -1,3 +1,5 @@
+#include "paddle/phi/config.h"  // first: it decides whether tensors have a stream
+
 #include "paddle/operators/device_operators.h"
 
 #include "paddle/operators/outputs.h"
@@ -5,13 +7,8 @@
 namespace pbx {
 namespace {
 
-#ifdef PADDLE_WITH_CUDA
-void* StreamOf(const Tensor& tensor) { return tensor.stream(); }
-bool IsOnGpu(const Tensor& tensor) { return tensor.is_gpu(); }
-#else
-void* StreamOf(const Tensor& /*tensor*/) { return nullptr; }
-bool IsOnGpu(const Tensor& /*tensor*/) { return false; }
-#endif
+bool IsOnGpu(const Tensor& tensor) { return tensor.is_gpu() || tensor.is_custom_device(); }
+void* StreamOf(const Tensor& tensor) { return IsOnGpu(tensor) ? tensor.stream() : nullptr; }
 
 // Checks place and dtype. device: null if the rows are on the host.
 Status ExpectThere(const DeviceRows* device, const Tensor& tensor, const char* name,

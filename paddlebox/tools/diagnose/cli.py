@@ -110,7 +110,7 @@ def _ended(
             raise ConfigError(
                 "the run has no data.test_files and no data.holdout: name files with --files FILE…"
             )
-        prepare(config.trainer)
+        prepare(config.trainer, place=config.hbm.place)
         given = {option: getattr(arguments, option) for option in options}
         result = work(config, arguments.run_dir, slots=slots, **given)
         path = arguments.out or arguments.run_dir / f"{name}.json"

@@ -1,0 +1,33 @@
+// The functions of cuda/hbm.h that this layer calls: those that are linked with it, or those of
+// libpaddlebox_gpu.so, the device of the stock Paddle wheel (docs/gpu.md).
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "cuda/hbm.h"
+
+namespace pbx {
+
+#define PBX_HBM_FUNCTIONS(X)                                                                     \
+  X(backend) X(begin) X(begin_batch) X(carry) X(changed) X(close) X(close_staging) X(copy_rows)  \
+  X(count) X(drop) X(error) X(expect) X(find) X(free_pinned) X(get_rows) X(malloc_pinned)        \
+  X(merge) X(open) X(open_staging) X(peek) X(plan) X(plan_room) X(pull) X(pull_extended)         \
+  X(pull_pooled) X(push) X(put_rows) X(renew) X(report_of) X(round) X(row_words) X(stage_fill)   \
+  X(stage_gather) X(stage_have_embedx) X(stage_push) X(sums) X(synchronize) X(take_times) X(wait)
+
+struct HbmLibrary {
+#define PBX_MEMBER(name) decltype(&pbx_hbm_##name) name = &pbx_hbm_##name;
+  PBX_HBM_FUNCTIONS(PBX_MEMBER)
+#undef PBX_MEMBER
+  bool plugged_in = false;  // of libpaddlebox_gpu.so
+};
+
+const HbmLibrary& Hbm();
+
+// Makes Hbm() that of libpaddlebox_gpu.so, which Paddle has loaded from `path`. REQUIRES: no table
+// is on a device yet. NotFound if Paddle has not loaded it; FailedPrecondition, with the reason, if
+// there is no GPU, or if it was built from other sources.
+Status PlugIn(const std::string& path);
+
+}  // namespace pbx

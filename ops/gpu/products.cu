@@ -1,0 +1,82 @@
+#include "gpu/products_by_cublas.h"
+#include "gpu/walk.h"
+
+namespace pbx::gpu {
+namespace {
+
+constexpr int kStrip = 8;  // columns of a thread
+
+// Without cuBLAS: each thread computes a strip of a row, adding up in order.
+struct Strips {
+  Product of;
+  const float* x;
+  const float* y;
+  float* out;
+  int64_t strips;  // of a row
+  PBX_HOST_DEVICE void operator()(int64_t i) const {
+    const int64_t strip = i % strips, row = i / strips % of.rows, batch = i / strips / of.rows;
+    const int64_t first = strip * kStrip;
+    const int count = static_cast<int>(of.columns - first < kStrip ? of.columns - first : kStrip);
+    const float* const left = x + batch * of.x_batch + row * of.x_row;
+    const float* const right = y + batch * of.y_batch + first * of.y_column;
+    float sums[kStrip] = {};
+    for (int64_t k = 0; k < of.summed; ++k) {
+      const float value = left[k * of.x_column];
+      const float* const line = right + k * of.y_row;
+      if (count == kStrip && of.y_column == 1) {
+        for (int j = 0; j < kStrip; ++j) sums[j] += value * line[j];
+      } else {
+        for (int j = 0; j < count; ++j) sums[j] += value * line[j * of.y_column];
+      }
+    }
+    float* const to = out + (batch * of.rows + row) * of.columns + first;
+    for (int j = 0; j < count; ++j) to[j] = sums[j];
+  }
+};
+
+struct Contracted {
+  Walk<2> kept, summed;
+  int64_t summed_count;
+  const float* x;
+  const float* y;
+  float* out;
+  PBX_HOST_DEVICE void operator()(int64_t i) const {
+    int64_t at[2], inner[2];
+    kept.At(i, at);
+    float sum = 0;
+    for (int64_t s = 0; s < summed_count; ++s) {
+      summed.At(s, inner);
+      sum += x[at[0] + inner[0]] * (y == nullptr ? 1.0f : y[at[1] + inner[1]]);
+    }
+    out[i] = sum;
+  }
+};
+
+Sizes Part(const Sizes& of, size_t first, size_t end) {
+  return {of.begin() + static_cast<int64_t>(first), of.begin() + static_cast<int64_t>(end)};
+}
+
+}  // namespace
+
+Status Multiply(const Product& product, const float* x, const float* y, float* out, Stream stream) {
+  if (product.batch * product.rows * product.columns == 0) return Status::Ok();
+  if (HasCublas()) return MultiplyByCublas(product, x, y, out, stream);
+  const int64_t strips = (product.columns + kStrip - 1) / kStrip;
+  return LaunchForAll("multiply", product.batch * product.rows * strips,
+                      Strips{product, x, y, out, strips}, stream);
+}
+
+Status Contract(const Sizes& sizes, size_t kept, const float* x, const Sizes& x_strides,
+                const float* y, const Sizes& y_strides, float* out, Stream stream) {
+  const size_t rank = sizes.size();
+  const Sizes of_kept = Part(sizes, 0, kept), of_summed = Part(sizes, kept, rank);
+  const Sizes& second = y == nullptr ? x_strides : y_strides;
+  const Sizes x_kept = Part(x_strides, 0, kept), x_summed = Part(x_strides, kept, rank);
+  const Sizes y_kept = Part(second, 0, kept), y_summed = Part(second, kept, rank);
+  Contracted contracted{{}, {}, CountOf(of_summed), x, y, out};
+  PBX_RETURN_IF_ERROR(MakeWalk<2>(of_kept, {&x_kept, &y_kept}, &contracted.kept));
+  PBX_RETURN_IF_ERROR(MakeWalk<2>(of_summed, {&x_summed, &y_summed}, &contracted.summed));
+  return LaunchForAll("contract", CountOf(of_kept), contracted, stream);
+}
+
+}  // namespace pbx::gpu

@@ -1,0 +1,106 @@
+"""Steps models of the zoo where PLACE says and prints, of each by name, its losses and the SHA-256 of
+its rows and dense state: python zoo_on_device.py PLACE PROGRAM MODELS STEPS, MODELS being {name: a
+section `model`} as JSON.
+
+The dense parameters start from the same numbers everywhere, by order of name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Config, Slots
+from paddlebox.launch import cpu
+from tests.support.configs import make_config, make_slots
+
+place, program, models, steps = (
+    *(sys.argv[1], sys.argv[2]),
+    *(json.loads(sys.argv[3]), int(sys.argv[4])),
+)
+BATCH, SLOTS, LENGTH = 32, 5, 4
+_NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "pooled")
+
+
+def config_of(model: dict[str, Any]) -> Config:
+    return make_config(
+        model=model,
+        table={"embedx_dim": 4, "embedx_threshold": 1.0, "embedx": {"initial_range": 0.1}},
+        trainer={"program": program, "dense_dtype": "float32"},
+        optimizer={"learning_rate": 0.02},
+        hbm={"place": place},
+    )
+
+
+cpu.apply(config_of(next(iter(models.values()))).trainer.program, 1)
+
+from paddlebox.data.positions import Positions  # noqa: E402  # Paddle comes after the settings
+from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402
+from paddlebox.training.runner import build_runner  # noqa: E402
+
+
+def slots_of(model: dict[str, Any]) -> Slots:
+    if "history" not in model and "user" not in model and "tower" not in model:
+        sparse = {f"s{number}": "sparse" for number in range(SLOTS)}
+        return make_slots(click="label", dense={"type": "dense", "dim": 3}, **sparse)
+    return make_slots(
+        **{f"y{task}": "label" for task in range(2 if "tower" in model else 1)},
+        age={"type": "dense", "dim": 2},
+        user="sparse",
+        history={"max_length": LENGTH},
+        item="sparse",
+    )
+
+
+def feed_of(
+    random: np.random.Generator, slots: Slots, config: Config, rows: int
+) -> dict[str, np.ndarray]:
+    lengths = random.integers(0, LENGTH + 1, (BATCH, len(slots.sparse)))
+    lengths[:, -1] = 1
+    offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))]).astype(np.int32)
+    ids = (random.zipf(1.3, offsets[-1]) % rows).astype(np.int32)
+    label = (random.random((BATCH, len(slots.tasks))) < 0.4).astype(np.float32)
+    dense = random.normal(size=(BATCH, slots.dense_width)).astype(np.float32)
+    positions = Positions(slots, config.model.sequences)
+    if positions.any:
+        offsets, behind = positions.part(offsets)
+        dense = np.concatenate([dense, behind], axis=1)
+    click = label[:, :1]
+    return {
+        "box_ids": ids,
+        "box_offsets": offsets,
+        "box_show_click": np.concatenate([np.ones_like(click), click], axis=1),
+        "box_plan": np.zeros(1, np.int32),
+        "box_dense": dense,
+        "box_label": label,
+    }
+
+
+def stepped(model: dict[str, Any]) -> dict[str, Any]:
+    config, slots, random = config_of(model), slots_of(model), np.random.default_rng(7)
+    with Table(config.table, mem_budget_bytes=1 << 20, hbm_place=config.hbm.place) as table:
+        runner = build_runner(config, slots)
+        state = runner.dense_state()
+        for name in sorted(state):
+            if not any(part in name for part in _NOT_SET):
+                state[name] = random.normal(0, 0.3, state[name].shape).astype(np.float32)
+        runner.load_dense_state(state)
+        staged = table.stage(sorted_unique_keys(np.arange(1, 300, dtype=np.uint64)))
+        table.begin(staged)
+        rows = len(staged.row_of_key)
+        feeds = [feed_of(random, slots, config, rows) for _ in range(steps + 1)]
+        losses = [float(runner.train_step(feed)[0]) for feed in feeds[:-1]]
+        _, logits = runner.evaluate_step(feeds[-1])
+        table.end()
+        table.commit()
+        digest = hashlib.sha256(table.digest().encode())
+        for name, array in sorted(runner.dense_state().items()):
+            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return {"losses": losses, "logits": np.asarray(logits).tolist(), "digest": digest.hexdigest()}
+
+
+print(json.dumps({name: stepped(model) for name, model in models.items()}))
