@@ -31,7 +31,7 @@ export MAX_JOBS := $(JOBS)
 .PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all test-other wheels \
   test-wheels core-test mutate lint-image \
   sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup \
-  test-cluster cuda cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format \
+  test-cluster cuda cuda-check cuda-setup gpu gpu-host test-gpu bench-gpu docs lint lint-python types format-check width format \
   tidy tidy-cuda layers clean
 
 help: ## show this list
@@ -143,6 +143,16 @@ cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda and the GPU operators with n
 
 cuda-check: cuda-setup $(STAMPS)/venv ## the same for one architecture, without optimization of device code
 	@$(CUDA_TESTS) check glue ARCH=90
+
+PLUG_IN = $(MAKE) -C ops/gpu -j$(JOBS) --no-print-directory NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
+  PADDLE="$$($(BIN)/python -c 'import importlib.util as u; \
+  print(u.find_spec("paddle").submodule_search_locations[0])')"
+
+gpu: cuda-setup $(STAMPS)/venv ## build the device of the stock Paddle wheel (ARCH="80 90 100")
+	@$(PLUG_IN) cuda
+
+gpu-host: $(STAMPS)/venv ## the same with the host as the device, in build/gpu/host
+	@$(PLUG_IN) host
 
 # Needs a GPU, nvcc, pytest and numpy. CHECK=memcheck, racecheck or initcheck runs the tests under
 # compute-sanitizer. One test requests more memory than there is on purpose, so memcheck does not

@@ -63,6 +63,8 @@ def flags_of(source: Path) -> list[str]:
     flags = ["-x", "c++"] if source.suffix == ".cu" else []
     if source.is_relative_to(ROOT / "ops" / "paddle"):
         flags += [*paddle_includes(), "-w"]
+    if source.parent == ROOT / "ops" / "paddle" / "gpu":
+        flags += ["-DPADDLE_WITH_CUSTOM_DEVICE", "-DPADDLE_WITH_CUSTOM_KERNEL"]
     for suffix, target in VECTOR.items():
         flags += target if source.stem.endswith(suffix) else []
     return flags

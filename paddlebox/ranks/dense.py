@@ -19,6 +19,7 @@ from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.group import Group
+from paddlebox.store.options import is_plugged_in
 from paddlebox.training.program import RATE, SHARE, DenseSync, ModelProgram
 from paddlebox.training.runner import OneRank, own_share
 
@@ -115,12 +116,17 @@ class Average(DenseSync):
 def dense_sync(world: Group, config: Config, *, weighted: bool) -> DenseSync:
     """The strategy of a config. weighted: whether instances have weights.
 
-    Raises: ConfigError for a program of the old IR, or `optimizer.averaging` with
-    `ranks.sync_weight_step`, on several ranks.
+    Raises: ConfigError for a program of the old IR, `optimizer.averaging` with
+    `ranks.sync_weight_step`, or libpaddlebox_gpu.so, on several ranks.
     """
     if not isinstance(world, World):
         return OneRank(weighted=weighted)
     every, program = config.ranks.sync_weight_step, config.trainer.program
+    if is_plugged_in():
+        raise ConfigError(
+            f"hbm.place is gpu with {world.size} ranks: libpaddlebox_gpu.so serves one rank only: "
+            "launch with --nproc_per_node 1, or set hbm.place: host"
+        )
     if config.optimizer.averaging and every:
         raise ConfigError(
             "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "

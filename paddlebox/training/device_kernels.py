@@ -13,6 +13,8 @@ from paddlebox import ops
 from paddlebox.errors import ConfigError
 from paddlebox.store.options import DEVICE
 
+paddle = ops.paddle
+
 #: Operators that compute no tensor: inputs, outputs and shapes of a program.
 HOST = {"data", "fetch", "full_int_array", "shadow_output"}
 #: The project's operators that work on the rows of a device.
@@ -25,7 +27,7 @@ OWN = {
 def check_kernels(model: str, programs: Iterable[Any]) -> None:
     """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError that lists
     the operators without a kernel."""
-    kernels = ops.paddle.base.core._get_registered_phi_kernels("all")
+    kernels = paddle.base.core._get_registered_phi_kernels("all")
     found = {op.name() for program in programs for op in program.global_block().ops}
     missing = sorted(name for name in found if not _has_kernel(name, kernels))
     if missing:

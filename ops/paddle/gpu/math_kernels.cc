@@ -442,10 +442,14 @@ std::map<char, int64_t> LabelSizes(const Equation& equation,
   return sizes;
 }
 
+// cache: what Paddle passes to the gradient in place of the operands: the same arrays.
 template <typename T, typename Context>
 void EinsumKernel(const Context& context, const std::vector<const DenseTensor*>& x,
-                  const std::string& text, DenseTensor* out, std::vector<DenseTensor*> /*cache*/,
+                  const std::string& text, DenseTensor* out, std::vector<DenseTensor*> cache,
                   std::vector<DenseTensor*> /*shapes*/) {
+  for (size_t k = 0; k < cache.size() && k < x.size(); ++k) {
+    if (cache[k] != nullptr) cache[k]->ShareDataWith(*x[k]);
+  }
   const Equation equation = Parsed(text);
   const bool two = x.size() == 2;
   Einsum(context, LabelSizes(equation, x), equation.inputs[0], In<float>(*x[0]),
@@ -454,8 +458,8 @@ void EinsumKernel(const Context& context, const std::vector<const DenseTensor*>&
 }
 
 template <typename T, typename Context>
-void EinsumGrad(const Context& context, const std::vector<const DenseTensor*>& x,
-                const std::vector<const DenseTensor*>& /*cache*/, const DenseTensor& dout,
+void EinsumGrad(const Context& context, const std::vector<const DenseTensor*>& /*shapes*/,
+                const std::vector<const DenseTensor*>& x, const DenseTensor& dout,
                 const std::string& text, std::vector<DenseTensor*> x_grad) {
   const Equation equation = Parsed(text);
   const std::map<char, int64_t> sizes = LabelSizes(equation, x);

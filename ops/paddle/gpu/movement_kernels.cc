@@ -334,6 +334,9 @@ void GatherRows(const Context& context, const DenseTensor& x, const DenseTensor&
   const Type type = TypeOf(index.dtype());
   const void* const rows =
       type == Type::kInt32 ? static_cast<const void*>(In<int>(index)) : In<int64_t>(index);
+  Sizes gathered = sizes;
+  gathered[at] = index.numel();
+  out->Resize(common::make_ddim(gathered));  // the axis was not known before, if it is a tensor
   Check(Gather(In<T>(x), sizeof(T), CountBetween(sizes, 0, at), sizes[at],
                CountBetween(sizes, at + 1, sizes.size()), type, rows, index.numel(),
                Out<T>(context, out), StreamOf(context)));

@@ -1,0 +1,31 @@
+"""The device of the stock Paddle wheel with the host as the device, built from ops/gpu."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+from importlib.util import find_spec
+
+import pytest
+
+from tests.support.processes import ROOT
+
+
+@pytest.fixture(scope="session")
+def device() -> dict[str, str]:
+    """The environment of programs whose `hbm.place: gpu` is that device."""
+    folder = ROOT / "build/gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = find_spec("paddle")
+    assert spec is not None and spec.submodule_search_locations is not None
+    paddle = f"PADDLE={spec.submodule_search_locations[0]}"
+    with open(folder / "lock", "w") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            ["make", "-C", "ops/gpu", "-j2", "host", paddle],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, f"make host in ops/gpu:\n{done.stdout}{done.stderr}"
+    return {"CUSTOM_DEVICE_ROOT": str(folder / "host"), "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,103 @@
+"""Runs on the device of the stock Paddle wheel: they repeat, resume, continue on the host, and end
+with an error where the device cannot do what the config asks for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import make_synthetic
+from tests.support.marks import long
+from tests.support.processes import ROOT, whole_environment
+
+SCRIPT = (ROOT / "tests/training/resume_small.py").read_text()
+ZOO = (Path(__file__).parent / "zoo_on_device.py").read_text()
+GPU = "hbm.place=gpu"
+DIGESTS = ("sparse_digest", "dense_digest")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=3, rows=1000, test_rows=1000)
+
+
+@pytest.fixture
+def train(in_new_process: Any, device: dict[str, str], data: Path, tmp_path: Path) -> Any:
+    def run(name: str, *overrides: str, **options: Any) -> Any:
+        base = [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
+        base += ["model.hidden=[16,16]", "data.batch_size=256", "trainer.dense_threads=1"]
+        base += ["table.embedx_threshold=1.0", "mem.budget_bytes=1MiB", "data.threads=2"]
+        base += ["trainer.evaluate_passes=after"]
+        arguments = {"folder": str(tmp_path / name), "overrides": [*base, *overrides], **options}
+        env = device if GPU in overrides else {"OMP_NUM_THREADS": "1"}
+        return in_new_process(SCRIPT, json.dumps(arguments), env=env)
+
+    return run
+
+
+def _digests(run: dict[str, Any]) -> list[str]:
+    assert run["error"] == ""
+    return [run["summary"][name] for name in DIGESTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
+def test_a_run_resumes_to_the_bit_and_predicts_as_on_the_host(
+    train: Callable[..., Any], program: str
+) -> None:
+    mode = f"trainer.program={program}"
+    unbroken = train("unbroken", GPU, mode)
+    assert train("resumed", GPU, mode, fail_in=2)["error"].startswith("BrokenOff")
+    assert _digests(train("resumed", GPU, mode)) == _digests(unbroken)
+    host = train("host", mode)
+    for found, expected in zip(unbroken["tests"], host["tests"], strict=True):
+        assert found["auc"] == pytest.approx(expected["auc"], abs=1e-4)
+        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_store_is_continued_on_the_host_and_on_the_device_in_turn(
+    train: Callable[..., Any],
+) -> None:
+    host = train("host")
+    assert train("moved", fail_in=2)["error"].startswith("BrokenOff")
+    assert train("moved", GPU, fail_in=3)["error"].startswith("BrokenOff")
+    moved = train("moved")
+    assert moved["error"] == ""
+    assert moved["tests"][-1]["auc"] == pytest.approx(host["tests"][-1]["auc"], abs=1e-4)
+
+
+def _refusal(device: dict[str, str], *arguments: str) -> str:
+    """The last line that a program prints which must end with an error."""
+    command = [sys.executable, "-c", *arguments]
+    env = whole_environment(device)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr[-2000:]
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_old_ir_is_refused(device: dict[str, str]) -> None:
+    models = json.dumps({"dnn": {"type": "dnn", "hidden": [4]}})
+    error = _refusal(device, ZOO, "gpu", "old_ir", models, "1")
+    assert "ConfigError: trainer.program old_ir does not run on the GPU" in error
+
+
+@pytest.mark.slow
+def test_an_operator_without_a_kernel_is_refused_by_name(device: dict[str, str]) -> None:
+    code = (
+        "from paddlebox.training.device_kernels import check_kernels, paddle\n"
+        "paddle.enable_static()\n"
+        "program = paddle.static.Program()\n"
+        "with paddle.static.program_guard(program):\n"
+        "    x = paddle.static.data('x', [-1, 2], 'float32')\n"
+        "    paddle.erf(paddle.nn.functional.relu(x))\n"
+        "check_kernels('mine', [program])\n"
+    )
+    assert "operators without a kernel for the GPU: pd_op.erf;" in _refusal(device, code)

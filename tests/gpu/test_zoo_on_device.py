@@ -1,0 +1,82 @@
+"""Models train on the device of the stock Paddle wheel as on the host. The device is the host here,
+in memory that only kernels and copies may touch (docs/gpu.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.small import CASES, section
+from tests.models.test_zoo_modes import MODELS
+from tests.support.marks import long
+from tests.support.processes import ROOT, whole_environment
+
+SCRIPT = (Path(__file__).parent / "zoo_on_device.py").read_text()
+POOLED = {f"{model} {settings}": section(model, settings) for model, settings in CASES}
+SEQUENCES = {
+    name: {"hidden": [16, 8], **model} for name, model in MODELS.items() if name != "hstu_of_users"
+}
+FEW = {"dnn": section("dnn", {}), "deepfm": section("deepfm", {})}
+#: Kernels of these names compute no tensor: shapes, and what a program gets and returns.
+ON_THE_HOST = {"data", "fetch", "full_int_array", "memcpy_d2h", "shadow_output"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
+@pytest.mark.parametrize(
+    "models", [FEW, long(POOLED), long(SEQUENCES)], ids=["few", "pooled", "sequences"]
+)
+def test_models_train_as_on_the_host(
+    in_new_process: Callable[..., Any],
+    device: dict[str, str],
+    models: dict[str, dict[str, Any]],
+    program: str,
+) -> None:
+    arguments = (program, json.dumps(models), "6")
+    host = in_new_process(SCRIPT, "host", *arguments)
+    found = in_new_process(SCRIPT, "gpu", *arguments, env=device)
+    for name in models:
+        for values in ("losses", "logits"):
+            np.testing.assert_allclose(
+                found[name][values], host[name][values], rtol=0, atol=1e-5, err_msg=name
+            )
+    if models is FEW:
+        assert in_new_process(SCRIPT, "gpu", *arguments, env=device) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", [FEW, long({**POOLED, **SEQUENCES})], ids=["few", "zoo"])
+def test_no_operator_runs_on_the_host(
+    device: dict[str, str], models: dict[str, dict[str, Any]]
+) -> None:
+    env = whole_environment({**device, "FLAGS_print_ir": "1"})
+    command = [sys.executable, "-c", SCRIPT, "gpu", "pir", json.dumps(models), "1"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    kernels = re.findall(r'kernel_key:<backend:(\w+)\|[^>]*>,kernel_name:"(\w+)"', done.stdout)
+    assert {backend for backend, _ in kernels} >= {"CUSTOM", "CPU"}, done.stdout[-2000:]
+    assert {name for backend, name in kernels if backend == "CPU"} <= ON_THE_HOST
+
+
+def test_host_code_that_touches_a_tensor_of_the_device_ends(device: dict[str, str]) -> None:
+    touch = (
+        "import ctypes, numpy as np\n"
+        "from paddlebox._native import paddle\n"
+        "place = paddle.CustomPlace('paddlebox_gpu', 0)\n"
+        "tensor = paddle.to_tensor(np.arange(4, dtype=np.float32), place=place)\n"
+        "print(tensor.numpy().tolist(), flush=True)\n"
+        "ctypes.string_at(tensor.data_ptr(), 4)\n"
+        "print('read')\n"
+    )
+    env = whole_environment(device)
+    done = subprocess.run([sys.executable, "-c", touch], cwd=ROOT, env=env, capture_output=True)
+    assert done.stdout.split(b"\n")[:2] == [b"[0.0, 1.0, 2.0, 3.0]", b""]
+    assert done.returncode == -11
