@@ -37,7 +37,9 @@ CPP = {
 ROOMS = {
     "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
     "paddle": {
-        **{"operators": set[str](), "bindings": {"operators"}, "compat": {"operators"}},
+        "operators": set[str](),
+        "bindings": {"operators"},
+        "compat": {"operators"},
         "gpu": set[str](),
     },
 }

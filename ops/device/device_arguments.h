@@ -71,7 +71,7 @@ inline int CopyDense(const BatchIds& batch, int dim, const float* dense, float* 
   const size_t of_slot = static_cast<size_t>(dim) + (batch.use_cvm ? 3 : 1);
   const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
   return Hbm().copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense, dense_bytes,
-                           dense_bytes, batch.instances, stream);
+                         dense_bytes, batch.instances, stream);
 }
 
 }  // namespace pbx

@@ -124,8 +124,8 @@ Status DeviceBatchTable::Rows::Fill(size_t first, const int32_t* at, size_t coun
     }
     if (at == nullptr && first + count <= next_.n) break;
   }
-  return Check(Hbm().stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at,
-                                  first, values, count),
+  return Check(Hbm().stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at, first,
+                                values, count),
                "rows from other ranks");
 }
 

@@ -398,7 +398,7 @@ Status HbmDevice::PushFromHost(const int32_t* plan, size_t plan_size, size_t n, 
   PBX_RETURN_IF_ERROR(CompleteGradient(&gradient));
   PBX_RETURN_IF_ERROR(OpenStaging());
   PBX_RETURN_IF_ERROR(Check(Hbm().stage_push(staging_.get(), open_.get(), plan, plan_size,
-                                               PBX_HBM_WIRE_FLOAT32, grad, n, &gradient),
+                                             PBX_HBM_WIRE_FLOAT32, grad, n, &gradient),
                             "gradients of other ranks"));
   return Called(0, nullptr);
 }

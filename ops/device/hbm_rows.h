@@ -58,7 +58,7 @@ class HbmRows : public Base {
     }
     const size_t segments = batch.offsets == nullptr ? batch.nnz : batch.instances * batch.slots;
     return Check(Hbm().plan(hbm(), batch.ids, batch.offsets, segments, batch.nnz, open_stamp(),
-                              plan, stream),
+                            plan, stream),
                  "plan");
   }
 

@@ -33,7 +33,7 @@ Status OpenEvent(Event* event);
 Status CloseEvent(Event event);
 Status Record(Event event, Stream stream);
 bool IsPast(Event event);
-Status WaitFor(Event event);                    // on the host
-Status MakeWait(Stream stream, Event event);    // later work of the stream
+Status WaitFor(Event event);                  // on the host
+Status MakeWait(Stream stream, Event event);  // later work of the stream
 
 }  // namespace pbx::gpu

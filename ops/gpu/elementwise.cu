@@ -39,7 +39,8 @@ PBX_HOST_DEVICE float MapOf(float x, float y, float a, float b) {
     case Map::kLogGrad: return y / x;
     case Map::kSqrtGrad: return 0.5f * y / x;
     case Map::kSquareGrad: return 2.0f * x * y;
-    case Map::kLogLoss: return y == a ? 0.0f : (x > 0 ? x : 0.0f) - x * y + SoftplusOf(-std::fabs(x));
+    case Map::kLogLoss:
+      return y == a ? 0.0f : (x > 0 ? x : 0.0f) - x * y + SoftplusOf(-std::fabs(x));
   }
   return 0;
 }
@@ -88,9 +89,9 @@ Status ApplyOne(const Sizes& sizes, const float* x, const Sizes& x_strides, cons
   const Sizes& second = y == nullptr ? x_strides : y_strides;
   PBX_RETURN_IF_ERROR(MakeWalk<3>(sizes, {&x_strides, &second, &out_strides}, &mapped.walk));
   const int64_t n = CountOf(sizes);
-  const bool in_line = mapped.walk.rank == 0 ||
-                       (mapped.walk.rank == 1 && mapped.walk.strides[0][0] == 1 &&
-                        mapped.walk.strides[1][0] == 1);
+  const bool in_line =
+      mapped.walk.rank == 0 ||
+      (mapped.walk.rank == 1 && mapped.walk.strides[0][0] == 1 && mapped.walk.strides[1][0] == 1);
   if (!in_line) return LaunchForAll("map", n, mapped, stream);
   return LaunchForAll("map", n, MappedInLine<kMap>{x, y, a, b, out}, stream);
 }
@@ -125,8 +126,8 @@ struct Compared {
 template <typename T>
 Status CompareAs(Comparison comparison, const Sizes& sizes, const void* x, const Sizes& x_strides,
                  const void* y, const Sizes& y_strides, void* out, Stream stream) {
-  Compared<T> compared{comparison, {}, static_cast<const T*>(x), static_cast<const T*>(y),
-                       static_cast<bool*>(out)};
+  Compared<T> compared{
+      comparison, {}, static_cast<const T*>(x), static_cast<const T*>(y), static_cast<bool*>(out)};
   const Sizes out_strides = StridesOf(sizes);
   PBX_RETURN_IF_ERROR(MakeWalk<3>(sizes, {&x_strides, &y_strides, &out_strides}, &compared.walk));
   return LaunchForAll("compare", CountOf(sizes), compared, stream);
@@ -134,11 +135,12 @@ Status CompareAs(Comparison comparison, const Sizes& sizes, const void* x, const
 
 }  // namespace
 
-#define PBX_FOR_EACH_MAP(X)                                                                      \
-  X(kScale) X(kScaleOfSum) X(kRelu) X(kLeakyRelu) X(kSigmoid) X(kLogSigmoid) X(kTanh) X(kExp)    \
-  X(kLog) X(kSqrt) X(kSquare) X(kAdd) X(kSubtract) X(kMultiply) X(kDivide) X(kDivideNegated)     \
-  X(kReluGrad) X(kLeakyReluGrad) X(kSigmoidGrad) X(kLogSigmoidGrad) X(kTanhGrad) X(kLogGrad)     \
-  X(kSqrtGrad) X(kSquareGrad) X(kLogLoss)
+#define PBX_FOR_EACH_MAP(X)                                                                 \
+  X(kScale)                                                                                 \
+  X(kScaleOfSum) X(kRelu) X(kLeakyRelu) X(kSigmoid) X(kLogSigmoid) X(kTanh) X(kExp) X(kLog) \
+      X(kSqrt) X(kSquare) X(kAdd) X(kSubtract) X(kMultiply) X(kDivide) X(kDivideNegated)    \
+          X(kReluGrad) X(kLeakyReluGrad) X(kSigmoidGrad) X(kLogSigmoidGrad) X(kTanhGrad)    \
+              X(kLogGrad) X(kSqrtGrad) X(kSquareGrad) X(kLogLoss)
 
 Status Apply(Map map, const Sizes& sizes, const float* x, const Sizes& x_strides, const float* y,
              const Sizes& y_strides, float a, float b, float* out, Stream stream) {
@@ -175,8 +177,7 @@ Status Compare(Comparison comparison, Type type, const Sizes& sizes, const void*
       return CompareAs<int64_t>(comparison, sizes, x, x_strides, y, y_strides, out, stream);
     case Type::kFloat32:
       return CompareAs<float>(comparison, sizes, x, x_strides, y, y_strides, out, stream);
-    default:
-      return CompareAs<double>(comparison, sizes, x, x_strides, y, y_strides, out, stream);
+    default: return CompareAs<double>(comparison, sizes, x, x_strides, y, y_strides, out, stream);
   }
 }
 

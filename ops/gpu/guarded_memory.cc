@@ -1,6 +1,7 @@
-// Device memory that host code cannot touch, for tests without a GPU: one range of addresses without
-// access, which is opened while a kernel or a copy runs. If several threads use the device, an
-// access of one of them may go unnoticed while another has opened it, but none is refused wrongly.
+// Device memory that host code cannot touch, for tests without a GPU: one range of addresses
+// without access, which is opened while a kernel or a copy runs. If several threads use the device,
+// an access of one of them may go unnoticed while another has opened it, but none is refused
+// wrongly.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -63,8 +64,8 @@ class Guarded {
 
  private:
   Guarded() {
-    void* const base = mmap(nullptr, kReserved, PROT_NONE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const base =
+        mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) Fail();
     base_ = static_cast<char*>(base);
   }

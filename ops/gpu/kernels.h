@@ -45,10 +45,10 @@ Status GatherGrad(const float* grad, int64_t outer, int64_t rows, int64_t inner,
 // What a map computes of x, y and two numbers a, b.
 enum class Map {
   // of x
-  kScale,         // a x + b
-  kScaleOfSum,    // a (x + b)
+  kScale,       // a x + b
+  kScaleOfSum,  // a (x + b)
   kRelu,
-  kLeakyRelu,     // x, or a x if x < 0
+  kLeakyRelu,  // x, or a x if x < 0
   kSigmoid,
   kLogSigmoid,
   kTanh,
@@ -61,16 +61,16 @@ enum class Map {
   kSubtract,
   kMultiply,
   kDivide,
-  kDivideNegated,  // -x / y
-  kReluGrad,       // of the output x and its gradient y
-  kLeakyReluGrad,  // of the input x and the gradient y of the output
-  kSigmoidGrad,    // of the output x
-  kLogSigmoidGrad, // of the input x
-  kTanhGrad,       // of the output x
-  kLogGrad,        // of the input x
-  kSqrtGrad,       // of the output x
-  kSquareGrad,     // of the input x
-  kLogLoss,        // of the logit x and the label y; 0 where y is a, the label to ignore
+  kDivideNegated,   // -x / y
+  kReluGrad,        // of the output x and its gradient y
+  kLeakyReluGrad,   // of the input x and the gradient y of the output
+  kSigmoidGrad,     // of the output x
+  kLogSigmoidGrad,  // of the input x
+  kTanhGrad,        // of the output x
+  kLogGrad,         // of the input x
+  kSqrtGrad,        // of the output x
+  kSquareGrad,      // of the input x
+  kLogLoss,         // of the logit x and the label y; 0 where y is a, the label to ignore
 };
 
 // out[i] = map(x[i * x_strides], y[i * y_strides], a, b). y: null for maps of x. out is contiguous.

@@ -142,9 +142,9 @@ Status Gather(const void* from, size_t element, int64_t outer, int64_t rows, int
     using T = decltype(value);
     return WithIndex(index_type, [&](auto of) {
       using Index = decltype(of);
-      const Gathered<T, Index> gathered{static_cast<const T*>(from),  rows, inner,
-                                        static_cast<const Index*>(index), m,
-                                        static_cast<T*>(to)};
+      const Gathered<T, Index> gathered{
+          static_cast<const T*>(from),      rows, inner,
+          static_cast<const Index*>(index), m,    static_cast<T*>(to)};
       return LaunchForAll("gather", outer * m * inner, gathered, stream);
     });
   });

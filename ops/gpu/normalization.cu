@@ -160,8 +160,7 @@ struct NormalGrad {
     const auto rows = static_cast<float>(of.rows);
     const float normal = (of.x[i] - mean[c]) * inverse[c];
     const float scale = of.scale == nullptr ? 1.0f : of.scale[c];
-    x_grad[i] =
-        scale * inverse[c] * (grad[i] - sum[c] / rows - normal * (sum_of_terms[c] / rows));
+    x_grad[i] = scale * inverse[c] * (grad[i] - sum[c] / rows - normal * (sum_of_terms[c] / rows));
   }
 };
 

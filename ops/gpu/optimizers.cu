@@ -65,10 +65,10 @@ struct Adagrad {
 Status AdamStep(const Adam& adam, uint64_t n, const float* gradient, const float* parameter,
                 const float* moment1, const float* moment2, float* parameter_out,
                 float* moment1_out, float* moment2_out, Stream stream) {
-  return LaunchForAll("adam", static_cast<int64_t>(n),
-                      AdamOf{adam, gradient, parameter, moment1, moment2, parameter_out,
-                             moment1_out, moment2_out},
-                      stream);
+  return LaunchForAll(
+      "adam", static_cast<int64_t>(n),
+      AdamOf{adam, gradient, parameter, moment1, moment2, parameter_out, moment1_out, moment2_out},
+      stream);
 }
 Status AdamPowers(const Adam& adam, float* beta1_out, float* beta2_out, Stream stream) {
   return LaunchForAll("adam", 1, Powers{adam, beta1_out, beta2_out}, stream);

@@ -16,7 +16,7 @@ namespace {
 // Of cublas_v2.h and cublas_api.h, which the nvcc of PyPI comes without.
 using Handle = void*;
 constexpr int kNone = 0, kTransposed = 1;  // cublasOperation_t
-constexpr int kPedantic = 2;               // CUBLAS_PEDANTIC_MATH: no TF32, whatever the environment
+constexpr int kPedantic = 2;  // CUBLAS_PEDANTIC_MATH: no TF32, whatever the environment
 
 struct Cublas {
   int (*create)(Handle*) = nullptr;
@@ -90,12 +90,11 @@ Status MultiplyByCublas(const Product& of, const float* x, const float* y, float
   const Side left = SideOf(of.y_row, of.y_column), right = SideOf(of.x_row, of.x_column);
   const float one = 1, zero = 0;
   const int rows = static_cast<int>(of.rows), columns = static_cast<int>(of.columns);
-  return CublasStatus(
-      cublas.gemm(handle, left.operation, right.operation, columns, rows,
-                  static_cast<int>(of.summed), &one, y, left.leading, of.y_batch, x, right.leading,
-                  of.x_batch, &zero, out, columns, of.rows * of.columns,
-                  static_cast<int>(of.batch)),
-      "cublasSgemmStridedBatched");
+  return CublasStatus(cublas.gemm(handle, left.operation, right.operation, columns, rows,
+                                  static_cast<int>(of.summed), &one, y, left.leading, of.y_batch, x,
+                                  right.leading, of.x_batch, &zero, out, columns,
+                                  of.rows * of.columns, static_cast<int>(of.batch)),
+                      "cublasSgemmStridedBatched");
 }
 
 #else

@@ -44,8 +44,7 @@ Status Sum(const float* x, int64_t outer, int64_t summed, int64_t inner, float a
            float* out, Stream stream) {
   while (summed > kLeaf) {
     const int64_t parts = PartsOf(summed), n = outer * parts * inner;
-    PBX_RETURN_IF_ERROR(
-        LaunchForAll("sum", n, Leaf{x, summed, inner, parts, 1.0f, room}, stream));
+    PBX_RETURN_IF_ERROR(LaunchForAll("sum", n, Leaf{x, summed, inner, parts, 1.0f, room}, stream));
     x = room;
     room += n;
     summed = parts;

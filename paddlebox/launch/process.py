@@ -55,9 +55,7 @@ def configure(
     gpu.offer(place)
 
 
-def prepare(
-    trainer: TrainerConfig, verbose: bool = False, place: HbmPlace = HbmPlace.HOST
-) -> None:
+def prepare(trainer: TrainerConfig, verbose: bool = False, place: HbmPlace = HbmPlace.HOST) -> None:
     """Set up the log, the CPU libraries and the GPU, then import Paddle. verbose: log at level
     DEBUG. place: `hbm.place`."""
     configure(trainer, verbose, place)

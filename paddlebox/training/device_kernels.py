@@ -25,8 +25,8 @@ OWN = {
 
 
 def check_kernels(model: str, programs: Iterable[Any]) -> None:
-    """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError that lists
-    the operators without a kernel."""
+    """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError with the
+    operators that have no kernel."""
     kernels = paddle.base.core._get_registered_phi_kernels("all")
     found = {op.name() for program in programs for op in program.global_block().ops}
     missing = sorted(name for name in found if not _has_kernel(name, kernels))

@@ -17,7 +17,8 @@ def device() -> dict[str, str]:
     folder = ROOT / "build/gpu"
     folder.mkdir(parents=True, exist_ok=True)
     spec = find_spec("paddle")
-    assert spec is not None and spec.submodule_search_locations is not None
+    assert spec is not None
+    assert spec.submodule_search_locations
     paddle = f"PADDLE={spec.submodule_search_locations[0]}"
     with open(folder / "lock", "w") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)

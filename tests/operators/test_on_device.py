@@ -420,7 +420,7 @@ def test_a_library_without_cuda_says_so_before_a_pass_is_read(
     monkeypatch.delenv(SWITCH)
     if core.hbm_backend() == "cuda":
         pytest.skip("this library was built with CUDA")
-    with pytest.raises(ConfigError, match="there is no libpaddlebox_gpu.so"):
+    with pytest.raises(ConfigError, match=r"there is no libpaddlebox_gpu\.so"):
         check_place(HbmPlace.GPU)
     table = on_device()
     with pytest.raises(PassError, match="this library's device is the CPU"):

@@ -25,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # Prefixes of the variables that libraries read when they are imported.
 AT_IMPORT = (
-    "CUDA_", "CUSTOM_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
+    "CUDA_", "CUSTOM_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_",
+    "ONEDNN_", "PYTHON",
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server

@@ -33,11 +33,11 @@ void Combine(const CustomContext& context, Map map, const DenseTensor& x, const 
               StreamOf(context)));
 }
 
-#define PBX_COMBINATION(name, map)                                                          \
-  template <typename T, typename Context>                                                  \
-  void name(const Context& context, const DenseTensor& x, const DenseTensor& y,            \
-            DenseTensor* out) {                                                            \
-    Combine(context, map, x, y, -1, Out<float>(context, out));                             \
+#define PBX_COMBINATION(name, map)                                              \
+  template <typename T, typename Context>                                       \
+  void name(const Context& context, const DenseTensor& x, const DenseTensor& y, \
+            DenseTensor* out) {                                                 \
+    Combine(context, map, x, y, -1, Out<float>(context, out));                  \
   }
 PBX_COMBINATION(Add, Map::kAdd)
 PBX_COMBINATION(Subtract, Map::kSubtract)
@@ -123,15 +123,15 @@ void ApplyTo(const CustomContext& context, Map map, const DenseTensor& x, const 
 }
 
 // grad(seen, dout): of the input or of the output, as Paddle passes it.
-#define PBX_ACTIVATION(name, map, grad)                                                   \
-  template <typename T, typename Context>                                                 \
-  void name(const Context& context, const DenseTensor& x, DenseTensor* out) {             \
-    ApplyTo(context, map, x, nullptr, 0, 0, out);                                         \
-  }                                                                                       \
-  template <typename T, typename Context>                                                 \
+#define PBX_ACTIVATION(name, map, grad)                                                     \
+  template <typename T, typename Context>                                                   \
+  void name(const Context& context, const DenseTensor& x, DenseTensor* out) {               \
+    ApplyTo(context, map, x, nullptr, 0, 0, out);                                           \
+  }                                                                                         \
+  template <typename T, typename Context>                                                   \
   void name##Grad(const Context& context, const DenseTensor& seen, const DenseTensor& dout, \
-                  DenseTensor* dx) {                                                      \
-    ApplyTo(context, grad, seen, &dout, 0, 0, dx);                                        \
+                  DenseTensor* dx) {                                                        \
+    ApplyTo(context, grad, seen, &dout, 0, 0, dx);                                          \
   }
 
 PBX_ACTIVATION(Relu, Map::kRelu, Map::kReluGrad)
@@ -183,11 +183,11 @@ void Compared(const Context& context, const DenseTensor& x, const DenseTensor& y
                 BroadcastStrides(SizesOf(y), sizes.size(), -1), Out<bool>(context, out),
                 StreamOf(context)));
 }
-#define PBX_COMPARISON(name)                                                           \
-  template <typename T, typename Context>                                              \
-  void name(const Context& context, const DenseTensor& x, const DenseTensor& y,        \
-            DenseTensor* out) {                                                        \
-    Compared<Comparison::k##name, T>(context, x, y, out);                              \
+#define PBX_COMPARISON(name)                                                    \
+  template <typename T, typename Context>                                       \
+  void name(const Context& context, const DenseTensor& x, const DenseTensor& y, \
+            DenseTensor* out) {                                                 \
+    Compared<Comparison::k##name, T>(context, x, y, out);                       \
   }
 PBX_COMPARISON(Equal)
 PBX_COMPARISON(NotEqual)
@@ -266,8 +266,8 @@ void MeanAllGrad(const Context& context, const DenseTensor& x, const DenseTensor
 // A matrix, or a stack of them, and how to read it.
 struct Matrix {
   const float* data;
-  Sizes sizes;       // with at least two axes
-  bool transposed;   // read so
+  Sizes sizes;      // with at least two axes
+  bool transposed;  // read so
   int64_t rows() const { return sizes[sizes.size() - (transposed ? 1 : 2)]; }
   int64_t columns() const { return sizes[sizes.size() - (transposed ? 2 : 1)]; }
   int64_t row_stride() const { return transposed ? 1 : sizes.back(); }
@@ -326,7 +326,7 @@ template <typename T, typename Context>
 void Matmul(const Context& context, const DenseTensor& x, const DenseTensor& y, bool transpose_x,
             bool transpose_y, DenseTensor* out) {
   MultiplyMatrices(context, MatrixOf(x, transpose_x, true), MatrixOf(y, transpose_y, false),
-           Out<float>(context, out));
+                   Out<float>(context, out));
 }
 
 // A gradient x y of an operand `of`, summed over the batches along which it was broadcast.

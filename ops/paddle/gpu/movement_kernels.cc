@@ -15,8 +15,8 @@ namespace {
 
 // Copies between arrays of T. from_at, to_at: the first elements.
 template <typename T>
-void Copy(const CustomContext& context, const Sizes& sizes, const T* from, const Sizes& from_strides,
-          T* to, const Sizes& to_strides) {
+void Copy(const CustomContext& context, const Sizes& sizes, const T* from,
+          const Sizes& from_strides, T* to, const Sizes& to_strides) {
   Check(CopyStrided(sizes, sizeof(T), from, from_strides, to, to_strides, StreamOf(context)));
 }
 

@@ -1,5 +1,5 @@
-// The device `paddlebox_gpu` of the stock Paddle wheel: what Paddle's CustomDevice interface asks of
-// a device. Paddle loads the library from the folder that CUSTOM_DEVICE_ROOT names.
+// The device `paddlebox_gpu` of the stock Paddle wheel: what Paddle's CustomDevice interface asks
+// of a device. Paddle loads the library from the folder that CUSTOM_DEVICE_ROOT names.
 #include <cstring>
 #include <memory>
 #include <string>

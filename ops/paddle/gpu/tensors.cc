@@ -22,8 +22,7 @@ void SumOver(const phi::CustomContext& context, const float* x, Sizes sizes,
     DenseTensor room;
     float* const parts = Room(context, SumRoom(outer, n, inner), &room);
     const bool last = next == 0;
-    float* const out =
-        last ? to : Room(context, static_cast<uint64_t>(outer * inner), &held[turn]);
+    float* const out = last ? to : Room(context, static_cast<uint64_t>(outer * inner), &held[turn]);
     Check(Sum(x, outer, n, inner, last ? a : 1.0f, parts, out, stream));
     if (last) return;
     for (size_t d = first; d < end; ++d) sizes[d] = 1;

@@ -14,9 +14,9 @@
 
 // Registers pbx::gpu::kernels::kernel for Paddle's kernel `name` on the device, whose type Paddle
 // makes of the word paddlebox_gpu.
-#define PBX_REGISTER(name, kernel, ...)                                                          \
-  PD_REGISTER_PLUGIN_KERNEL(name, paddlebox_gpu, ALL_LAYOUT, pbx::gpu::kernels::kernel, __VA_ARGS__) { \
-  }
+#define PBX_REGISTER(name, kernel, ...)                                                 \
+  PD_REGISTER_PLUGIN_KERNEL(name, paddlebox_gpu, ALL_LAYOUT, pbx::gpu::kernels::kernel, \
+                            __VA_ARGS__) {}
 
 namespace pbx::gpu {
 

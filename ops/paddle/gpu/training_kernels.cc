@@ -54,7 +54,8 @@ void NormalizeLayerGrad(const Context& context, const DenseTensor& x, const Opti
   Check(LayerNormGrad(In<float>(x), rows, n, In<float>(scale), In<float>(mean), In<float>(variance),
                       epsilon, In<float>(dout), Out<float>(context, dx), terms, stream));
   float* const parts = Room(context, SumRoom(1, rows, n), &room);
-  if (dscale != nullptr) Check(Sum(terms, 1, rows, n, 1, parts, Out<float>(context, dscale), stream));
+  if (dscale != nullptr)
+    Check(Sum(terms, 1, rows, n, 1, parts, Out<float>(context, dscale), stream));
   if (dbias != nullptr) {
     Check(Sum(terms + rows * n, 1, rows, n, 1, parts, Out<float>(context, dbias), stream));
   }
@@ -149,10 +150,10 @@ void RefuseOptions(const char* op, const Optional& skip, bool multi_precision, b
   if (amsgrad) Refuse(op, "amsgrad");
 }
 
-void AdamOf(const CustomContext& context, Adam adam, bool global_powers, const DenseTensor& gradient,
-            const DenseTensor& parameter, const DenseTensor& moment1, const DenseTensor& moment2,
-            DenseTensor* parameter_out, DenseTensor* moment1_out, DenseTensor* moment2_out,
-            DenseTensor* beta1_out, DenseTensor* beta2_out) {
+void AdamOf(const CustomContext& context, Adam adam, bool global_powers,
+            const DenseTensor& gradient, const DenseTensor& parameter, const DenseTensor& moment1,
+            const DenseTensor& moment2, DenseTensor* parameter_out, DenseTensor* moment1_out,
+            DenseTensor* moment2_out, DenseTensor* beta1_out, DenseTensor* beta2_out) {
   const Stream stream = StreamOf(context);
   Check(AdamStep(adam, CountOf(parameter), In<float>(gradient), In<float>(parameter),
                  In<float>(moment1), In<float>(moment2), Out<float>(context, parameter_out),
@@ -172,8 +173,8 @@ void AdamKernel(const Context& context, const DenseTensor& parameter, const Dens
                 DenseTensor* /*moment2_max_out*/, DenseTensor* beta1_out, DenseTensor* beta2_out,
                 DenseTensor* /*master_out*/) {
   RefuseOptions("adam", skip, multi_precision, amsgrad);
-  const Adam adam{beta1.to<float>(),      beta2.to<float>(),       epsilon.to<float>(),    0,
-                  In<float>(rate), In<float>(beta1_power), In<float>(beta2_power)};
+  const Adam adam{beta1.to<float>(), beta2.to<float>(),      epsilon.to<float>(),   0,
+                  In<float>(rate),   In<float>(beta1_power), In<float>(beta2_power)};
   AdamOf(context, adam, global_powers, gradient, parameter, moment1, moment2, parameter_out,
          moment1_out, moment2_out, beta1_out, beta2_out);
 }
@@ -191,8 +192,8 @@ void AdamWKernel(const Context& context, const DenseTensor& parameter, const Den
                  DenseTensor* /*master_out*/) {
   RefuseOptions("adamw", skip, multi_precision, amsgrad);
   if (lr_ratio != 1.0f) Refuse("adamw", "lr_ratio");
-  const Adam adam{beta1.to<float>(),  beta2.to<float>(),         epsilon.to<float>(),
-                  with_decay ? coeff : 0.0f, In<float>(rate), In<float>(beta1_power),
+  const Adam adam{beta1.to<float>(),         beta2.to<float>(), epsilon.to<float>(),
+                  with_decay ? coeff : 0.0f, In<float>(rate),   In<float>(beta1_power),
                   In<float>(beta2_power)};
   AdamOf(context, adam, global_powers, gradient, parameter, moment1, moment2, parameter_out,
          moment1_out, moment2_out, beta1_out, beta2_out);
