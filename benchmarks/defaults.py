@@ -70,7 +70,9 @@ from result_tables import table
 
 MODELS = ("lr", "deepfm", "dcn_v2", "finalmlp", "din")
 FOLDS = 5
-BEFORE: tuple[str, ...] = ()  # keys with which a run chooses nothing but what it chose before
+BEFORE: tuple[str, ...] = (
+    *("model.dense_ranges=none", "model.click_prior=false", "trainer.epochs=1"),
+)  # keys with which a run chooses nothing but what it chose before
 POINTS: dict[str, list[str]] = {
     "defaults": [],
     "before": list(BEFORE),

@@ -1,5 +1,5 @@
-"""Steps models of the zoo where PLACE says and prints, of each by name, its losses, the logits of an
-evaluation, and the SHA-256 of its rows and dense state:
+"""Steps models of the zoo where PLACE says and prints, of each by name, its losses, the logits of
+an evaluation, and the SHA-256 of its rows and dense state:
 python zoo_on_device.py PLACE PROGRAM MODELS STEPS, MODELS being {name: a section `model`} as JSON.
 
 The dense parameters start from the same numbers everywhere, by order of name.
