@@ -58,11 +58,11 @@ struct LifeEvent {
   float min_delta_score = 0.0f;  // below: kDeltaReset leaves the row
   uint32_t max_unseen_days = 0;  // above: kShrink deletes the row; kDeltaReset leaves it
   float embed_decay = 1.0f;
-  float embedx_decay = 1.0f;                          // of embedx and expand
-  std::shared_ptr<const std::vector<uint64_t>> keys;  // of kErase: ascending; null: none
-  int32_t slot = -1;                                  // of kErase; -1: none
-  EvictionRank lowest;                                // of kEvict: the lowest rank that stays
-  bool by_day = false;                                // of kEvict: ranks begin with the day
+  float embedx_decay = 1.0f;                                    // of embedx and expand
+  std::shared_ptr<const std::vector<uint64_t>> keys = nullptr;  // of kErase: ascending; null: none
+  int32_t slot = -1;                                            // of kErase; -1: none
+  EvictionRank lowest{};  // of kEvict: the lowest rank that stays
+  bool by_day = false;    // of kEvict: ranks begin with the day
 };
 
 // Which rows a base or a delta for serving holds: rows with a high enough score that were seen
