@@ -141,7 +141,10 @@ def ml100k() -> Rows | None:
         return (line.split("\t") for line in lines[1:])
 
     users = {row[0]: row[1:] for row in rows_of("user")}
-    films = {row[0]: (row[2], "|".join(row[3].split())) for row in rows_of("item")}
+    films = {  # of one, the year is "unkonwn"
+        row[0]: (row[2] if row[2].isdigit() else "", "|".join(row[3].split()))
+        for row in rows_of("item")
+    }
     out = [
         _csv([int(float(stars) >= 4), user, film, *users[user], *films[film], seconds])
         for user, film, stars, seconds in rows_of("inter")
