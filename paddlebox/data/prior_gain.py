@@ -15,6 +15,7 @@ from paddlebox.data.click_counts import FOLDS, estimate, sums_of
 
 _ERRORS = 2.0  # standard errors
 _FEWEST = 100  # instances; with fewer, errors are not known
+_RARE = 200  # the values of a slot are rare if they have fewer instances each, on average
 _LOWEST = 1e-6  # rate
 
 
@@ -39,16 +40,20 @@ class FirstRows(NamedTuple):
 
 def slots_that_gain(first: FirstRows, slots: Sequence[int]) -> list[int]:
     """Those slots whose out-of-fold rates have a lower log loss than the rate of all instances, by
-    more than two standard errors of the difference. slots: positions of sparse slots."""
+    more than two standard errors of the difference. None, if no such slot has rare values: the
+    embeddings of frequent values learn the rates by themselves. slots: positions of sparse slots.
+    """
     labels = first.labels.astype(np.float64)
     if len(labels) < _FEWEST:
         return []
-    base, found = _log_losses(np.full(len(labels), labels.mean()), labels), []
+    base = _log_losses(np.full(len(labels), labels.mean()), labels)
+    found, rare = list[int](), False
     for slot, (values, instances) in zip(slots, first.values_of(slots), strict=True):
         gain = base - _log_losses(_rates(values, instances, labels), labels)
         if gain.mean() > _ERRORS * gain.std() / np.sqrt(len(gain)):
             found.append(slot)
-    return found
+            rare |= len(values) < _RARE * len(np.unique(values))
+    return found if rare else []
 
 
 def _rates(values: np.ndarray, instances: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -196,7 +196,7 @@ def _with_priors(
             gain = slots_that_gain(first, candidates)
             found = tuple(slots.sparse[number].name for number in gain)
         found = tuple(world.first("click priors", found))
-        why = f"no slot gains in the first {_PRIOR_ROWS} rows"
+        why = f"no slot of rare values gains in the first {_PRIOR_ROWS} rows"
     shown = f"of {len(found)} slots" if found else f"false ({why})"
     reasons.append(f"model.click_prior {shown}")
     return config.having({"model.click_prior": found or False})

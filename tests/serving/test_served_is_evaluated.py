@@ -114,7 +114,7 @@ def two_tables(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture(scope="module")
 def with_priors(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return Trained(tmp_path_factory.mktemp("priors"), "model.click_prior=true")
+    return Trained(tmp_path_factory.mktemp("priors"), "model.click_prior=[user]")
 
 
 @pytest.mark.parametrize("kind", [long("undated"), "dated", "with_priors", long("two_tables")])

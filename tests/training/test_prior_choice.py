@@ -65,6 +65,7 @@ def test_slots_whose_rates_predict_the_label_have_priors(
     assert "model.click_prior of 2 slots" in caplog.text
     assert of_run(config(file, model={"slots": ["user", "noise"]}), file) == ("user",)
     assert of_run(config(file, model={"slots": ["noise"]}), file) is False
+    assert of_run(config(file, model={"slots": ["tags"]}), file) is False, "its values are frequent"
 
 
 def test_columns_are_looked_at_as_text_is(file: Path, tmp_path: Path) -> None:
