@@ -73,8 +73,8 @@ enum GivenPart : uint32_t {
 };
 
 // Completes given rows, which are float32 rows of target in which only their parts have a meaning,
-// and the slot in any case. A row takes what is not given from the row of the table, or, if there is
-// none, from a new row of its slot that was seen on `day`. Weights that are given without their
+// and the slot in any case. What is not given comes from the row of the table, or, if there is
+// none, from a new row of the slot that was seen on `day`. Weights that are given without their
 // state get the state of new weights with these values.
 struct RowsToComplete {
   const uint64_t* keys = nullptr;   // (n)

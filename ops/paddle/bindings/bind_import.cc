@@ -77,8 +77,8 @@ std::vector<py::dict> Chunks(const Table& target, uint64_t expected_rows, py::it
   return ToDicts(result.segments);
 }
 
-// keys, parts: (n); found: (n) uint8; existing: (n, words), empty if the table has no rows; rows: (n, words)
-// float32, completed in place.
+// keys, parts: (n); found: (n) uint8; existing: (n, words), empty if the table has no rows; rows:
+// (n, words) float32, completed in place.
 void Complete(const Table& target, const Array<uint64_t>& keys, const Array<uint32_t>& parts,
               const Array<uint8_t>& found, const Array<float>& existing, Array<float> rows,
               uint32_t day, uint32_t life_seq) {
