@@ -49,25 +49,37 @@ def of_extension(name: str) -> str:
     return f"ops/{Path(name[len(made) :]).with_suffix('.cu')}" if name.startswith(made) else name
 
 
+#: Built by ops/gpu/Makefile into a library of its own.
+PLUG_IN = sources("ops/gpu") - {"ops/gpu/Makefile"} | sources("ops/paddle/gpu")
+NATIVE = sources("ops") - {"ops/gpu/Makefile"}
+
+
 def test_the_extension_is_built_of_every_source() -> None:
     done = processes.run(["-c", EXTENSION_SOURCES])
     assert done.returncode == 0, done.stderr
     built = done.stdout.splitlines()[-1].split()
-    assert set(map(of_extension, built)) == sources("ops")
+    assert set(map(of_extension, built)) == NATIVE - PLUG_IN
 
 
 def test_make_rebuilds_the_extension_for_every_file() -> None:
-    assert listed(".", "NATIVE_SOURCES") == files("ops")
+    assert listed(".", "NATIVE_SOURCES") == files("ops") - {"ops/gpu/Makefile"}
 
 
 def test_the_core_is_built_of_every_source_that_needs_neither_paddle_nor_nvcc() -> None:
-    apart = {name for name in sources("ops") if name.startswith("ops/paddle/")}
-    apart |= {name for name in sources("ops") if name.endswith(".cu")}
-    assert listed("tests/ops", "CORE") == sources("ops") - apart
+    apart = {name for name in NATIVE if name.startswith("ops/paddle/")}
+    apart |= {name for name in NATIVE if name.endswith(".cu")}
+    assert listed("tests/ops", "CORE") == NATIVE - apart - PLUG_IN
 
 
 def test_the_library_for_gpus_is_built_of_every_device_source() -> None:
-    assert listed("tests/cuda", "SOURCES") == {n for n in sources("ops") if n.endswith(".cu")}
+    tier = {name for name in NATIVE - PLUG_IN if name.endswith(".cu")}
+    assert listed("tests/cuda", "SOURCES") == tier
+
+
+def test_the_device_of_the_stock_wheel_is_built_of_every_source_of_its_own() -> None:
+    parts = (listed("ops/gpu", part) for part in ("TIER", "KERNELS", "GLUE", "GUARD"))
+    tier = {name for name in NATIVE if name.startswith("ops/cuda/")}
+    assert set().union(*parts) == PLUG_IN | tier
 
 
 @pytest.mark.parametrize(
