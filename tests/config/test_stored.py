@@ -23,7 +23,7 @@ from tests.support.configs import config_fields
 FIELDS = config_fields()
 OLD: dict[str, Any] = {  # each is another value than today's default
     "data": {**FIELDS["data"], "key_space": "shared", "batch_size": 512},
-    "model": {"type": "dnn", "use_cvm": True, "hidden": [8]},
+    "model": {"type": "dnn", "use_cvm": True, "hidden": [8], "click_prior": False},
     "optimizer": {"averaging": 0.0, "learning_rate": 0.5},
     "table": {"embedx_dim": 4, "embed": {"initial_g2sum": 7.0}},
 }
