@@ -11,6 +11,7 @@ from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
 from paddlebox.models.dssm import towers_of
+from paddlebox.store.options import is_plugged_in
 from paddlebox.training.program import (
     SHARE,
     DenseSync,
@@ -33,6 +34,8 @@ class DygraphProgram(ModelProgram):
         self._sync = sync
         self._place = place_of(config)
         self._on_gpu = not isinstance(self._place, paddle.CPUPlace)
+        if is_plugged_in() and self._on_gpu:  # it has no kernels for views of tensors
+            paddle.set_flags({"FLAGS_use_stride_kernel": False})
         paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = create_model_of(config, slots)
