@@ -375,7 +375,7 @@ def rare() -> Rows:
     sizes = {"advertiser": 300, "creative": 2000, "slot": 30, "city": 350, "model": 800}
     columns: dict[str, Any] = {k: _zipf(rng, v, 0.9, n) for k, v in sizes.items()}
     price, age = rng.gamma(1.5, 40.0, n), rng.integers(14, 80, n)
-    logit = np.full(n, -4.9)
+    logit = np.full(n, -4.2)
     for column in columns.values():
         logit += _weights(rng, column, 0.5)
     logit += _table(rng, columns["advertiser"], columns["slot"], 0.4)
