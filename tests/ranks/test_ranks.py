@@ -280,6 +280,15 @@ def test_four_ranks_with_admission_train_what_one_trains(tmp_path: Path) -> None
     assert again["dense"] == four["dense"]
 
 
+@pytest.mark.long
+def test_ranks_evict_the_rows_that_one_rank_evicts(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"table": {"max_rows": 120, "admission": {"probability": 0.8}}}
+    one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **settings)
+    two = _train(tmp_path / "two", 2, _passes(tmp_path / "b", 2), **settings)
+    assert 100 < len(one["rows"][0]) <= 120
+    _assert_same_model(one, two)
+
+
 @pytest.mark.slow
 def test_a_rank_without_files_serves_the_others_until_the_pass_ends(tmp_path: Path) -> None:
     passes = [[files[0]] for files in _passes(tmp_path / "data", 2)]
