@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import yaml
 
 from paddlebox.api.run import open_run
 from paddlebox.errors import StoreError
+from paddlebox.store.run_config import record_of
 from paddlebox.tools.upkeep.cli import store_main
 from paddlebox.training.run import train
 from tests.support.configs import write_config, write_slots
+from tests.support.processes import start_tool, tool
 from tests.tools.rows import deepfm_torch
 from tests.tools.rows.deepfm_torch import DIM, HIDDEN, IDS, SLOTS
 
 pytestmark = pytest.mark.slow
+PATIENCE_S = 60.0
 
 
 def write_run(folder: Path, files: list[str], **sections: Any) -> Path:
@@ -107,6 +111,54 @@ def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> 
     assert trained > auc(labels, theirs) - 0.001
     assert trained > auc(labels, deepfm_torch.predict(model, ids, x)) - 0.003
     assert sum(IDS) == 624
+
+
+def test_several_tables_are_imported_as_one_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deepfm_torch.write_data(tmp_path / "0.csv", 2000, 0)
+    of_table = {"embedx_dim": 4, "embedx_threshold": 0.0}
+    more = {"extra_tables": {"wide": of_table}, "model": {"type": "dnn", "hidden": [8]}}
+    config = write_run(tmp_path, [str(tmp_path / "0.csv")], **more)
+    sparse: dict[str, Any] = {**dict.fromkeys(SLOTS, "sparse"), "hour": {"table": "wide"}}
+    write_slots(tmp_path, click="label", x="dense", **sparse)
+    train(config, tmp_path / "run")
+    to = tmp_path / "out"
+    assert store("export", tmp_path / "run", "--to", to, "--state", "--format", "safetensors") == 0
+    assert (to / "tables/wide/rows/part-00000.safetensors").is_file()
+    assert store("import", tmp_path / "new", to, "-c", config) == 0
+    assert digest_in(tmp_path / "new", capsys) == digest_in(tmp_path / "run", capsys)
+    before = tables_of(tmp_path / "new")
+    assert store("import", tmp_path / "new", to) == 0
+    assert tables_of(tmp_path / "new") == {name: number + 1 for name, number in before.items()}
+    assert digest_in(tmp_path / "new", capsys) == digest_in(tmp_path / "run", capsys)
+
+
+def tables_of(run: Path) -> dict[str, int]:
+    """The versions of all tables in the newest commit."""
+    record = record_of(run)
+    assert record is not None
+    return {"": record.version, **record.tables}
+
+
+def test_a_killed_export_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
+    deepfm_torch.write_data(tmp_path / "0.csv", 2000, 0)
+    train(write_run(tmp_path, [str(tmp_path / "0.csv")]), tmp_path / "run")
+    arguments = (tmp_path / "run", "--part-rows", 2, "--to")
+    assert tool("store", "export", *arguments, tmp_path / "whole").returncode == 0
+    killed = tmp_path / "killed"
+    for parts in (20, 120):
+        process = start_tool("store", "export", *arguments, killed)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(list(killed.glob("rows/*.parquet"))) < parts and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert not (killed / "export.json").exists()
+    assert tool("store", "export", *arguments, killed).returncode == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("*/*.parquet")}
+    assert len(whole) > 200
+    assert {path.name: path.read_bytes() for path in killed.glob("*/*.parquet")} == whole
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
