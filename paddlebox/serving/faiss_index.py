@@ -66,11 +66,13 @@ def _probes(index: Any, exact: ExactIndex, vectors: np.ndarray, centres: int) ->
 class FaissIndex:
     """An index that `build` has written. Raises: CorruptionError."""
 
+    _index: Any  # faiss.IndexIVFFlat
+
     def __init__(self, path: Path, threads: int = 1) -> None:
         import faiss
 
         try:
-            self._index: Any = faiss.deserialize_index(np.fromfile(path, np.uint8))
+            self._index = faiss.deserialize_index(np.fromfile(path, np.uint8))
         except (OSError, RuntimeError, AssertionError) as error:
             raise CorruptionError(
                 f"{path}: expected an index of faiss, found other bytes: {error}: write it again "
@@ -78,7 +80,10 @@ class FaissIndex:
             ) from None
         faiss.omp_set_num_threads(threads)
         self.rows, self.width = int(self._index.ntotal), int(self._index.d)
-        self.probes = int(self._index.nprobe)
+
+    @property
+    def probes(self) -> int:
+        return int(self._index.nprobe)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         products, numbers = self._index.search(np.ascontiguousarray(queries, np.float32), k)
