@@ -65,7 +65,6 @@ def _long(name: str, *overrides: str) -> Any:
         _long("old IR", "trainer.program=old_ir", *ALL),
         _long("dygraph", "trainer.program=dygraph", *ALL, *DATES),
         _long("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
-        _long("chosen click priors", "model.click_prior=auto", "data.shuffle=true"),
         _long(
             "click priors, parts, days",
             *(*ALL, *DATES, "model.click_prior=true", "hbm.budget_bytes=1MiB"),
