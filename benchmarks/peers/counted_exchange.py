@@ -170,7 +170,9 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
     keys = [mixed(batch[batch != 0]) for batch in of_steps]
     all_keys, places = np.unique(np.concatenate(keys), return_inverse=True)
     staged = tables.stage(table, all_keys, None, train=True, day=0)
-    of_set = StagedSet(STAMP, staged.rows, staged.row_of_key, {}, True, 0, (table.name,), (staged,))
+    of_set = StagedSet(
+        STAMP, staged.rows, staged.row_of_key, {}, names=(table.name,), parts=(staged,)
+    )
     tables.begin(of_set)
     ends = np.cumsum([len(of_step) for of_step in keys])
     feeds = [

@@ -22,6 +22,7 @@ import numpy as np
 log = logging.getLogger(__name__)
 
 _INFER = "/v2/models/{model}/infer"  # with and without a version
+_PREDICTS = ("/predict", _INFER)
 
 ENDPOINTS = (
     *("/predict", "/search", _INFER, "/v2", "/healthz", "/metrics", "/openapi.json", "/docs"),
@@ -102,7 +103,7 @@ class Counters:
         row = self.rows[worker]
         endpoint = _endpoint(path)
         row["requests"][endpoint, STATUSES.index(status if status in STATUSES else 0)] += 1
-        if endpoint < 2:
+        if ENDPOINTS[endpoint] in _PREDICTS:
             row["seconds"] += seconds
             row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
 

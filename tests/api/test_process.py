@@ -12,12 +12,13 @@ import pytest
 
 from paddlebox._native import paddle
 from paddlebox.api.process import stoppable, working
-from paddlebox.config import Program, TrainerConfig
+from paddlebox.config import Program
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.training import interrupt
+from tests.support.configs import make_config
 
 log = logging.getLogger("paddlebox")
-TRAINER = TrainerConfig()
+CONFIG = make_config()
 
 
 def as_if_not_configured(patch: pytest.MonkeyPatch) -> None:
@@ -34,9 +35,9 @@ def test_lines_of_the_log_are_shown_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_if_not_configured(monkeypatch)
-    with working(TRAINER):
+    with working(CONFIG):
         log.info("first")
-        with working(TRAINER):  # as in a callback that evaluates
+        with working(CONFIG):  # as in a callback that evaluates
             logging.getLogger("paddlebox.data.listing").warning("second")
         logging.basicConfig()  # by a callback
         log.info("third")
@@ -65,7 +66,7 @@ def test_a_program_that_configures_logging_gets_what_it_asked_for(
 
     kept: list[str] = []
     logging.getLogger(own).addHandler(Kept())
-    with working(TRAINER):
+    with working(CONFIG):
         log.info("hidden")  # root shows warnings, unless the program sets another level
         log.warning("shown")
     assert kept == ["shown"]
@@ -77,7 +78,7 @@ def test_the_mode_of_paddle_comes_back(static: bool) -> None:
     before = paddle.in_dynamic_mode()
     try:
         (paddle.enable_static if static else paddle.disable_static)()
-        with pytest.raises(StoreError), working(TRAINER):
+        with pytest.raises(StoreError), working(CONFIG):
             (paddle.disable_static if static else paddle.enable_static)()
             raise StoreError("after a change of the mode")
         assert paddle.in_dynamic_mode() is not static
@@ -89,10 +90,13 @@ def test_a_program_for_another_setting_of_paddle_is_refused() -> None:
     pir = bool(paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"])
     own, other = (Program.PIR, Program.OLD_IR) if pir else (Program.OLD_IR, Program.PIR)
     expected = f"trainer.program: expected {own.value}, .* found {other.value}: restart"
-    with pytest.raises(ConfigError, match=expected), working(TrainerConfig(program=other)):
+    with (
+        pytest.raises(ConfigError, match=expected),
+        working(CONFIG.having({"trainer.program": other})),
+    ):
         pass
     for program in (own, Program.DYGRAPH):
-        with working(TrainerConfig(program=program)):
+        with working(CONFIG.having({"trainer.program": program})):
             pass
 
 

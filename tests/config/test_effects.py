@@ -42,6 +42,12 @@ EFFECTS = {
     "table.admission.min_count": "store/test_admission.py"
     "::test_a_feasign_gets_a_row_in_the_pass_that_makes_its_count_full",
     "table.admission.filter_bytes": f"{_TABLE}::test_a_filter_has_filter_bytes",
+    "table.admission.probability": "store/test_admission.py"
+    "::test_a_pass_admits_about_the_given_share_and_draws_again_in_the_next",
+    "table.max_rows": "store/test_bounds.py"
+    "::test_the_rows_that_stay_are_those_of_a_sort[True-least_score]",
+    "table.evict": "store/test_bounds.py"
+    "::test_the_rows_that_stay_are_those_of_a_sort[True-least_recent]",
     "table.on_bad_grad": f"{_TABLE}::test_a_bad_gradient_is_left_out_or_clipped[skip-0]",
     "table.expand_dim": "operators/test_extended.py"
     "::test_expand_is_made_with_embedx_and_moves_by_a_gradient_of_its_own",

@@ -315,5 +315,5 @@ def test_a_damaged_log_key_makes_a_malformed_line(
 
 def test_tags_are_of_formats_that_have_a_place_for_them(open_dataset: OpenDataset) -> None:
     dataset = open_dataset(data_format="slot_value")
-    with pytest.raises(ConfigError, match="arrow can have these, found slot_value"):
+    with pytest.raises(ConfigError, match="arrow and orc can have these, found slot_value"):
         dataset.set_parse_logkey(True)

@@ -210,9 +210,9 @@ def program_of(page: Path, folder: Path) -> None:
 def test_the_program_of_the_readme_trains_a_model_of_the_zoo(tmp_path: Path) -> None:
     program_of(ROOT / "README.md", tmp_path)
     samples, auc = call(tmp_path, "python program.py").split()
-    assert samples == "20000"
+    assert samples == "40000"
     assert float(auc) > 0.5
-    assert json.loads((tmp_path / "runs/clicks/summary.json").read_text())["version"] == 1
+    assert json.loads((tmp_path / "runs/clicks/summary.json").read_text())["version"] == 3
 
 
 @pytest.mark.slow

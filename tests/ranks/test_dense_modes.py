@@ -48,6 +48,9 @@ class Plain(ModelProgram):
             self.arrays["w_moment"] = self._gradient
         return 0.0, _LOSS
 
+    def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
+        raise AssertionError("no towers")
+
     def set_rate(self, rate: float) -> None:
         raise AssertionError("no schedule")
 

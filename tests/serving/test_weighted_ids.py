@@ -44,7 +44,8 @@ class Rows:
 class Dense:
     """In place of a DenseProgram."""
 
-    def run(self, instances: int, fill: Any, *arguments: Any) -> np.ndarray:
+    def run(self, instances: int, fill: Any, *arguments: Any, output: int = 0) -> np.ndarray:
+        assert output == 0
         fill(*arguments, None)
         return np.full(instances, 0.5, np.float32)
 

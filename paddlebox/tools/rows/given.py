@@ -154,7 +154,7 @@ class Sorter:
             path = self._folder / f"{name}-{len(self._runs):05d}.npy"
             with files.writing(str(path)):
                 np.save(path, array)
-            mapped[name] = np.load(path, mmap_mode="r")
+            mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         self._runs.append(Given(**mapped))
 
     def _merged(self) -> Iterator[Given]:
