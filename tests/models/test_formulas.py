@@ -44,7 +44,7 @@ class Pulled(paddle.nn.Layer):  # type: ignore[misc, name-defined]
 class Case:
     """A model with random parameters, its inputs, and its parameters in float64 by name."""
 
-    def __init__(self, tasks: int = 1, items: Sequence[int] = (), **model: Any) -> None:
+    def __init__(self, tasks: int = 1, items: Sequence[int] = (), /, **model: Any) -> None:
         """items: (B) the ids of the slot item, for a model that reads ids; the others have none."""
         paddle.disable_static()
         random = np.random.default_rng(3)

@@ -120,9 +120,10 @@ def test_the_ranking_inside_groups(rows: list[tuple[float, int, int]], k: int) -
         ndcg.append(sum(1 / math.log2(at + 1) for at in places if at <= k) / best)
         mrr.append(1 / places[0])
     assert (found["groups"], found["size"]) == (len(hit), size)
-    for name, of in {"hit_rate": hit, "recall": recall, "ndcg": ndcg, "mrr": mrr}.items():
-        expected = np.mean(of) if of else None
-        assert found[name] == (pytest.approx(expected, rel=1e-12) if of else None), name
+    lists: dict[str, list[Any]] = {"hit_rate": hit, "recall": recall, "ndcg": ndcg, "mrr": mrr}
+    for name, of in lists.items():
+        expected = pytest.approx(np.mean(of), rel=1e-12) if of else None
+        assert found[name] == expected, name
 
 
 @given(st.lists(st.tuples(FINITE, FINITE), max_size=50))
