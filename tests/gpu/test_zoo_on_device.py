@@ -22,11 +22,12 @@ from tests.support.processes import ROOT, whole_environment
 SCRIPT = (Path(__file__).parent / "zoo_on_device.py").read_text()
 POOLED = {f"{model} {settings}": section(model, settings) for model, settings in CASES}
 #: hstu_of_users has no operators for a GPU. On a GPU, the means of din's Dice are over empty places
-#: too, so its losses are others than on the host (docs/gpu.md).
+#: too, so its losses are others than on the host (docs/gpu.md). In the first step of dssm_in_batch
+#: all items are alike, so the gradients of their tower are rounding errors, which Adam makes as
+#: large as any other.
+APART = ("hstu_of_users", "din", "dssm_in_batch")
 SEQUENCES = {
-    name: {"hidden": [16, 8], **model}
-    for name, model in MODELS.items()
-    if name not in ("hstu_of_users", "din")
+    name: {"hidden": [16, 8], **model} for name, model in MODELS.items() if name not in APART
 }
 FEW = {"dnn": section("dnn", {}), "deepfm": section("deepfm", {})}
 #: Kernels of these names compute no tensor: numbers and shapes that are arguments of others, and

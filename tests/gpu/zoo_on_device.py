@@ -29,8 +29,6 @@ _NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "poole
 def config_of(model: dict[str, Any]) -> Config:
     return make_config(
         model=model,
-        # From the first step on, no two items are alike: else the bias of an item's tower has a
-        # gradient of rounding errors, which Adam makes as large as any other.
         table={"embedx_dim": 4, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.1}},
         trainer={"program": program, "dense_dtype": "float32"},
         optimizer={"learning_rate": 0.02},
