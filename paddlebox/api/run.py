@@ -245,7 +245,7 @@ class Run:
         Raises: ConfigError for an unknown slot, a value that the slot cannot have, and missing
             vectors; StoreError; CorruptionError.
         """
-        with working(self.config.trainer):
+        with working(self.config):
             from paddlebox.api.embeddings import embedding
 
             return embedding(self.path, slot, values, missing=missing)
@@ -268,7 +268,7 @@ class Run:
 
         Returns: the path. Raises: as `embedding`.
         """
-        with working(self.config.trainer):
+        with working(self.config):
             from paddlebox.api.embeddings import embeddings
 
             return embeddings(self.path, slot, path, values=values, values_from=values_from)

@@ -107,7 +107,7 @@ def write_vectors(
 @contextmanager
 def _opened(run_dir: Path) -> Iterator[_Model]:
     config, slots = run_config.of_newest(run_dir)
-    with working(config.trainer):
+    with working(config):
         from paddlebox.store.snapshot import Snapshot
         from paddlebox.training.evaluation import opened
         from paddlebox.training.retrieval import id_slot, towers_config

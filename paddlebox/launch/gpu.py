@@ -17,5 +17,5 @@ FOLDER = Path(__file__).resolve().parents[1] / "_gpu"
 def offer(place: HbmPlace, env: MutableMapping[str, str] = os.environ) -> None:
     """Name the folder of the library to Paddle, which must not be imported yet, if a run needs a
     GPU, the library is built, and the environment names no folder."""
-    if place is not HbmPlace.HOST and FOLDER.is_dir():
-        env.setdefault(ROOT, str(FOLDER))
+    if place is not HbmPlace.HOST and FOLDER.is_dir() and not env.get(ROOT):
+        env[ROOT] = str(FOLDER)  # Paddle sets it to "" where it finds no device

@@ -25,8 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 # Prefixes of the variables that libraries read when they are imported.
 AT_IMPORT = (
-    "CUDA_", "CUSTOM_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_",
-    "ONEDNN_", "PYTHON",
+    "CUDA_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
@@ -208,7 +207,8 @@ def run(
     """Runs Python with arguments. If `env` has settings that libraries read when they are imported,
     other than SHARED, the program runs in a new process."""
     whole = whole_environment(env or {})
-    if settings_at_import(env or {}).keys() - SHARED:
+    given = settings_at_import(env or {}).keys() - SHARED
+    if given or whole.get("CUSTOM_DEVICE_ROOT"):  # Paddle sets it to "" where it is imported
         return subprocess.run(
             [sys.executable, *command], cwd=folder, env=whole, capture_output=True, text=True
         )
