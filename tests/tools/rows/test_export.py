@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.tools.rows import export as module
+from paddlebox.tools.rows import columns, export
 from paddlebox.tools.rows.export import Chosen, export_rows
 from paddlebox.tools.rows.folder import LocalFolder
 from paddlebox.tools.rows.manifest import read_manifest
@@ -171,13 +171,12 @@ def test_the_memory_is_that_of_a_part(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 0
-    columns_of = module.columns_of
 
     def counted(feasigns: np.ndarray, *rest: Any) -> Any:
         nonlocal most
         most = max(most, len(feasigns))
-        return columns_of(feasigns, *rest)
+        return columns.columns_of(feasigns, *rest)
 
-    monkeypatch.setattr(module, "columns_of", counted)
+    monkeypatch.setattr(export, "columns_of", counted)
     export_rows(run, str(tmp_path / "out"), PARQUET, part_rows=100)
     assert most < 200  # keys are hashes: a part has about 100

@@ -26,6 +26,8 @@ from paddlebox.tools.rows.export import Chosen, export_rows
 from paddlebox.tools.rows.parts import PartFormat
 from paddlebox.tools.rows.receive import into_existing
 from paddlebox.tools.rows.sources import open_rows
+from paddlebox.training.config_changes import description
+from tests.support.configs import make_slots
 from tests.support.inside import head_of
 from tests.support.shared import once
 from tests.tools.rows import small
@@ -161,7 +163,7 @@ def test_a_delta_brings_another_run_to_the_same_rows(tmp_path: Path) -> None:
 def test_slots_are_found_by_name_and_feasigns_move_with_them(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slots = small.make_slots(click="label", tag={"hash": True}, user="sparse")  # no item
+    slots = make_slots(click="label", tag={"hash": True}, user="sparse")  # no item
     monkeypatch.setattr(small, "SLOTS", slots)
     to = make_run(tmp_path / "to", small.config_of(), decay=False)
     with open_run(to, small.config_of()) as table:
@@ -169,7 +171,7 @@ def test_slots_are_found_by_name_and_feasigns_move_with_them(
         table.begin(table.stage(core.keys_of(feasign), np.zeros(1, np.uint16)))
         table.end(1)
         table.commit(
-            pass_number=1, cursor={"pass": 1}, config=small.description(small.config_of(), slots)
+            pass_number=1, cursor={"pass": 1}, config=description(small.config_of(), slots)
         )
     imported = into_existing(to, open_rows(str(made / "parquet")))
     assert imported.refused == {"slot item, which the run lacks": 400}
@@ -207,7 +209,7 @@ def _columns(export: Path, change: Any) -> None:
     with np.load(path) as stored:
         columns = {name: stored[name].copy() for name in stored.files}
     change(columns)
-    np.savez(path.with_suffix(""), **columns)
+    np.savez(path.with_suffix(""), allow_pickle=False, **columns)
     path.with_suffix(".npz").rename(path)
     content = path.read_bytes()
 

@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 def write_run(folder: Path, files: list[str], **sections: Any) -> Path:
     """A config for the data of deepfm_torch, with the network of its model."""
     write_slots(folder, click="label", x="dense", **dict.fromkeys(SLOTS, "sparse"))
-    table = {"embedx_dim": DIM, "embedx_threshold": 0.0}
+    table: dict[str, Any] = {"embedx_dim": DIM, "embedx_threshold": 0.0}
     table |= {part: {"learning_rate": 0.05, "initial_g2sum": 1.0} for part in ("embed", "embedx")}
     data = {"train_files": files, "batch_size": 128, "files_per_pass": 1, "key_space": "per_slot"}
     model = {"type": "deepfm", "hidden": [HIDDEN], "use_cvm": False, "dense_scale": "none"}
@@ -88,11 +88,11 @@ def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> 
         }
         for at, slot in enumerate(SLOTS)
     ]  # fmt: skip
-    names = {"linear_0": "mlp.0", "linear_1": "mlp.2", "linear_2": "linear"}
+    layers = {"linear_0": "mlp.0", "linear_1": "mlp.2", "linear_2": "linear"}
     dense: dict[str, Any] = {}
-    for ours, theirs in names.items():
-        dense[f"{ours}.w_0"] = {"array": f"{theirs}.weight", "transpose": True}
-        dense[f"{ours}.b_0"] = f"{theirs}.bias"
+    for own, theirs in layers.items():
+        dense[f"{own}.w_0"] = {"array": f"{theirs}.weight", "transpose": True}
+        dense[f"{own}.b_0"] = f"{theirs}.bias"
     mapping = {"rows": rows, "dense": {"file": "model.pt", "parameters": dense}}
     (tmp_path / "mapping.yaml").write_text(yaml.safe_dump(mapping))
     config = write_run(tmp_path, [str(tmp_path / "2.csv")])
@@ -101,14 +101,14 @@ def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> 
     ids, x, labels = data[3]
     frame = pd.DataFrame({"x": x[:, 0], **{slot: ids[:, at] for at, slot in enumerate(SLOTS)}})
     run = open_run(tmp_path / "run")
-    theirs, ours = deepfm_torch.predict(model, ids, x), run.predict(frame)
+    expected, ours = deepfm_torch.predict(model, ids, x), run.predict(frame)
     assert len(ours) == 10_000
-    assert np.abs(ours - theirs).max() < 1e-6
+    assert np.abs(ours - expected).max() < 1e-6
 
     deepfm_torch.fit(model, *data[2])
     train(config, tmp_path / "run")
     trained = auc(labels, open_run(tmp_path / "run").predict(frame))
-    assert trained > auc(labels, theirs) - 0.001
+    assert trained > auc(labels, expected) - 0.001
     assert trained > auc(labels, deepfm_torch.predict(model, ids, x)) - 0.003
     assert sum(IDS) == 624
 

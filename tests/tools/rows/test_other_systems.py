@@ -44,7 +44,7 @@ def imported(run: Path, path: str) -> dict[int, np.ndarray]:
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> str:
     if path.suffix == ".npz":
-        np.savez(path, **arrays)
+        np.savez(path, allow_pickle=False, **arrays)
     elif path.suffix == ".safetensors":
         path.write_bytes(dumps(arrays))
     elif path.suffix == ".parquet":
@@ -203,7 +203,8 @@ def test_bad_input_is_one_error_and_nothing_is_applied(
     nan[2, 1] = np.nan
     keys = {"key": [1, 2, 3, 4, 5], "negative": [1, -2, 3, 4, 5], "twice": [1, 2, 3, 2, 5]}
     arrays = {name: np.array(values) for name, values in keys.items()}
-    np.savez(tmp_path / "v.npz", v=WEIGHTS, nan=nan, few=np.arange(1, 4), **arrays)
+    arrays |= {"v": WEIGHTS, "nan": nan, "few": np.arange(1, 4)}
+    np.savez(tmp_path / "v.npz", allow_pickle=False, **arrays)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "v.npz").read_bytes()[:-30])
     _pickle(tmp_path / "code.npz")
     (tmp_path / "wide.txt").write_text("1 0 0 0 1 0 0 0\n2 0 0 0 1 0 0 0 1 2\n")
