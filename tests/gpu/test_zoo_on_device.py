@@ -27,7 +27,7 @@ POOLED = {f"{model} {settings}": section(model, settings) for model, settings in
 #: large as any other.
 APART = ("hstu_of_users", "din", "dssm_in_batch")
 SEQUENCES: dict[str, dict[str, Any]] = {
-    name: {"hidden": [16, 8]} | model for name, model in MODELS.items() if name not in APART
+    name: {"hidden": [16, 8], **model} for name, model in MODELS.items() if name not in APART
 }
 FEW = {"dnn": section("dnn", {}), "deepfm": section("deepfm", {})}
 #: Kernels of these names compute no tensor: numbers and shapes that are arguments of others, and

@@ -160,10 +160,10 @@ def test_a_jump_is_learned_and_served_as_it_was_evaluated(
     keys |= {"user": ["user", "x"], "item": ["seen"]} if model == "dssm" else {}
     keys |= {"click_prior": True} if model == "deepfm+priors" else {}
     data = {"test_files": [f"{tmp_path}/test.csv"]}
-    own = write_config(tmp_path, data=data, model=keys)
+    path = write_config(tmp_path, data=data, model=keys)
     run = tmp_path / "run"
     for done in (
-        tool("train", "-c", own, "--run-dir", run),
+        tool("train", "-c", path, "--run-dir", run),
         tool("evaluate", run, "--dump", tmp_path / "dump.parquet"),
         tool("export", run, "--out", tmp_path / "file"),
     ):
