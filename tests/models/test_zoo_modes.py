@@ -15,7 +15,7 @@ from tests.support.marks import long
 SCRIPT = (Path(__file__).parent / "zoo_steps.py").read_text()
 HISTORY = {"history": {"history": "item"}}
 TOWERS = {"user": ["user", "history", "age"], "item": ["item"]}
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "shared_bottom": {"type": "shared_bottom", "tower": [4], "task_weights": [1.0, 0.5]},
     "mmoe": {"type": "mmoe", "tower": [4], "experts": 3},
     "ple": {"type": "ple", "tower": [4], "layers": 2},
