@@ -108,6 +108,16 @@ class FirstLook:
         clicks = instances.pack_batch(0, rows, nowhere, 0, schema.dense_width)["show_click"][:, 1]
         return FirstRows(np.array(clicks), *instances.pack_feasigns(0, rows))
 
+    def ids(self, files: Sequence[str], at_least: int) -> float:
+        """The mean number of feasigns of a row, of at least this many of the first rows of the
+        files; 0 without rows. REQUIRES: no command or plugin reads the files."""
+        rows = ids = 0
+        for parsed in self._parsed(files, self._options.schema()):
+            rows, ids = rows + parsed.instances, ids + parsed.occurrences
+            if rows >= at_least:
+                break
+        return ids / rows if rows else 0.0
+
     def _parsed(self, files: Sequence[str], schema: Any) -> Iterator[Any]:
         """The chunks of the files, parsed."""
         for path in files:

@@ -41,11 +41,12 @@ _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
 # Logistic regression gains from several epochs at a lower rate. FM does not: its vectors overfit.
 _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
+_LR_RATE_OF_IDS = 2.4  # a step moves a logit by the rate times the number of its ids
 # Networks gain from a second epoch that begins with new rows. From the third on they overfit fewer
 # rows, and more rows cost more time than they gain.
 _EPOCHS, _ROWS_OF_EPOCHS = 2, range(2_000, 100_000)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
-_SCALED_ROWS = 20_000  # rows to compute dense_scale and dense_ranges from
+_LOOKED_ROWS = 20_000  # rows to compute dense_scale, dense_ranges and the ids of a row from
 # Models with a network for one label gain from click priors; the log loss of LR and FM may rise.
 _WITH_PRIORS = (
     *(ModelType.DNN, ModelType.WIDE_DEEP, ModelType.DEEPFM, ModelType.DCN, ModelType.DCN_V2),
@@ -106,7 +107,8 @@ def chosen(
             reasons.append(f"data.batch_size {size} ({why})")
         if several and rows is not None:
             config = _with_epochs(config, rows, why, reasons)
-    made = _rates(config, slots, reasons)
+    ids = _ids_of_a_row(config, plan, world, look)
+    made = _rates(config, slots, ids, reasons)
     made = _encoded(made, slots, plan, world, look, reasons)
     if reasons and world.rank == 0:
         text = "; ".join(dict.fromkeys(reasons))
@@ -248,14 +250,29 @@ def _with_epochs(config: Config, rows: int, why: str, reasons: list[str]) -> Con
     return config.having({"trainer.epochs": _EPOCHS, "trainer.reset_rows": True})
 
 
-def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
-    """The config with learning rates chosen by model and number of slots, unless it names them."""
+def _ids_of_a_row(
+    config: Config, plan: Sequence[PlannedPass], world: Group, look: FirstLook
+) -> float:
+    """The mean number of feasigns of a row, for a regression of several epochs whose learning rate
+    it bounds; else 0."""
+    several = config.model.type is ModelType.LR and config.trainer.epochs > 1 and not config.phases
+    named = all("learning_rate" in table.embed.model_fields_set for table in config.tables)
+    if named or not (several and plan) or config.data.pipe_command or config.data.parser:
+        return 0.0
+    mine = look.ids(plan[0].files, _LOOKED_ROWS) if world.rank == 0 else 0.0
+    return float(world.first("ids of a row", mine))
+
+
+def _rates(config: Config, slots: Slots, ids: float, reasons: list[str]) -> Config:
+    """The config with learning rates chosen by model and number of slots, unless it names them.
+    ids: of a row, for a regression of several epochs."""
     alone = config.model.type in _WITHOUT_NETWORK and not config.phases
     least, most = _RATES
     rate = round(min(max(1.0 / max(len(slots.sparse), 1), least), most), 3)
     if alone:
         of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
         rate = _LR_RATE_OF_EPOCHS if of_epochs else most
+        rate = round(min(rate, _LR_RATE_OF_IDS / max(ids, 1.0)), 4)
     table, *others = [
         _chosen_table(
             table,
@@ -304,7 +321,7 @@ def _encoded(
     found = Numbers((), ())
     if plan and not (config.data.pipe_command or config.data.parser):
         mine = world.rank == 0
-        own = look.numbers(plan[0].files, _SCALED_ROWS) if mine else found
+        own = look.numbers(plan[0].files, _LOOKED_ROWS) if mine else found
         found = _as_numbers(world.first("dense features", own))
 
     def encoded(_: str, phase: PhaseConfig) -> PhaseConfig:

@@ -96,6 +96,7 @@ def test_the_rows_of_a_file_are_read_once(
     assert look.rows([path], 100) == 2
     for _ in range(2):
         assert look.numbers([path], 100).scales == ((2.0, 1.0),)
+        assert look.ids([path], 100) == 0.5  # 0 is padding
         assert look.zeros(path, 100) == (2, {"plan": 1})
     assert opened == [path]
     look.forget()

@@ -250,6 +250,20 @@ def test_a_regression_of_few_rows_has_several_epochs_at_a_lower_rate(
     assert (many.trainer.epochs, many.table.embed.learning_rate) == (1, 0.2)
 
 
+def test_long_lists_have_a_lower_rate_in_a_regression_of_several_epochs(folder: Path) -> None:
+    slots = make_slots(click="label", user="sparse", words="sparse")
+    for name in "ab":
+        (folder / name).write_text("1 1 1 5 47 " + " ".join(map(str, range(1, 48))) + "\n")
+
+    def rate(model: str, **more: Any) -> float:
+        own = config(folder, model={"type": model}, **more)
+        return settle(own, folder / "run", slots=slots).table.embed.learning_rate
+
+    assert rate("lr") == 0.05  # 48 ids in a row
+    assert rate("lr", trainer={"epochs": 1}) == rate("fm") == 0.2
+    assert rate("lr", table={"embed": {"learning_rate": 0.3}}) == 0.3
+
+
 def test_later_starts_keep_the_epochs_that_were_chosen_unless_they_name_others(
     folder: Path,
 ) -> None:
