@@ -9,17 +9,15 @@
 
 namespace pbx {
 
-#define PBX_HBM_FUNCTIONS(X)                                                                       \
-  X(backend)                                                                                       \
-  X(begin)                                                                                         \
-  X(begin_batch)                                                                                   \
-  X(carry)                                                                                         \
-  X(changed)                                                                                       \
-  X(close) X(close_staging) X(copy_rows) X(count) X(drop) X(error) X(expect) X(find)               \
-      X(free_pinned) X(get_rows) X(malloc_pinned) X(merge) X(open) X(open_staging) X(peek) X(plan) \
-          X(plan_room) X(pull) X(pull_extended) X(pull_pooled) X(push) X(put_rows) X(renew)        \
-              X(report_of) X(round) X(row_words) X(stage_fill) X(stage_gather)                     \
-                  X(stage_have_embedx) X(stage_push) X(sums) X(synchronize) X(take_times) X(wait)
+// clang-format off
+#define PBX_HBM_FUNCTIONS(X)                                                                      \
+  X(backend) X(begin) X(begin_batch) X(carry) X(changed) X(close) X(close_staging) X(copy_rows)   \
+  X(count) X(drop) X(error) X(expect) X(find) X(free_pinned) X(get_rows) X(malloc_pinned)         \
+  X(merge) X(open) X(open_staging) X(peek) X(plan) X(plan_room) X(pull) X(pull_extended)          \
+  X(pull_pooled) X(push) X(put_rows) X(renew) X(report_of) X(round) X(row_words) X(stage_fill)    \
+  X(stage_gather) X(stage_have_embedx) X(stage_push) X(sums) X(synchronize) X(take_times)         \
+  X(wait)
+// clang-format on
 
 struct HbmLibrary {
 #define PBX_MEMBER(name) decltype(&pbx_hbm_##name) name = &pbx_hbm_##name;

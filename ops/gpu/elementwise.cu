@@ -135,15 +135,13 @@ Status CompareAs(Comparison comparison, const Sizes& sizes, const void* x, const
 
 }  // namespace
 
-#define PBX_FOR_EACH_MAP(X)                                                                     \
-  X(kScale)                                                                                     \
-  X(kScaleOfSum)                                                                                \
-  X(kRelu)                                                                                      \
-  X(kLeakyRelu)                                                                                 \
-  X(kSigmoid)                                                                                   \
-  X(kLogSigmoid) X(kTanh) X(kExp) X(kLog) X(kSqrt) X(kSquare) X(kAdd) X(kSubtract) X(kMultiply) \
-      X(kDivide) X(kDivideNegated) X(kReluGrad) X(kLeakyReluGrad) X(kSigmoidGrad)               \
-          X(kLogSigmoidGrad) X(kTanhGrad) X(kLogGrad) X(kSqrtGrad) X(kSquareGrad) X(kLogLoss)
+// clang-format off
+#define PBX_FOR_EACH_MAP(X)                                                                       \
+  X(kScale) X(kScaleOfSum) X(kRelu) X(kLeakyRelu) X(kSigmoid) X(kLogSigmoid) X(kTanh) X(kExp)     \
+  X(kLog) X(kSqrt) X(kSquare) X(kAdd) X(kSubtract) X(kMultiply) X(kDivide) X(kDivideNegated)      \
+  X(kReluGrad) X(kLeakyReluGrad) X(kSigmoidGrad) X(kLogSigmoidGrad) X(kTanhGrad) X(kLogGrad)      \
+  X(kSqrtGrad) X(kSquareGrad) X(kLogLoss)
+// clang-format on
 
 Status Apply(Map map, const Sizes& sizes, const float* x, const Sizes& x_strides, const float* y,
              const Sizes& y_strides, float a, float b, float* out, Stream stream) {
