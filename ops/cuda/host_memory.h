@@ -14,7 +14,7 @@ void GiveDeviceMemory(void* data);     // null is fine
 class OpenMemory {
  public:
   OpenMemory();
-  ~OpenMemory();
+  ~OpenMemory();  // NOLINT(performance-trivially-destructible): the guard of ops/gpu closes here
   OpenMemory(const OpenMemory&) = delete;
   OpenMemory& operator=(const OpenMemory&) = delete;
 };

@@ -20,6 +20,7 @@ namespace pbx {
 // clang-format on
 
 struct HbmLibrary {
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define PBX_MEMBER(name) decltype(&pbx_hbm_##name) name = &pbx_hbm_##name;
   PBX_HBM_FUNCTIONS(PBX_MEMBER)
 #undef PBX_MEMBER

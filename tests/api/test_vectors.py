@@ -87,6 +87,7 @@ def make(folder: Path) -> None:
         },
         model=MODEL,
         optimizer={"learning_rate": 0.03, "averaging": 0.9},
+        trainer={"epochs": 1},
         checkpoint={"keep_versions": 9},
     )
     run = ("--run-dir", folder / "run")

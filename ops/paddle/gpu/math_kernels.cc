@@ -442,11 +442,14 @@ std::map<char, int64_t> LabelSizes(const Equation& equation,
   return sizes;
 }
 
-// cache: what Paddle passes to the gradient in place of the operands: the same arrays.
+// cache: what Paddle passes to the gradient in place of the operands: the same arrays. Paddle
+// passes lists of outputs by value.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 template <typename T, typename Context>
 void EinsumKernel(const Context& context, const std::vector<const DenseTensor*>& x,
                   const std::string& text, DenseTensor* out, std::vector<DenseTensor*> cache,
                   std::vector<DenseTensor*> /*shapes*/) {
+  // NOLINTEND(performance-unnecessary-value-param)
   for (size_t k = 0; k < cache.size() && k < x.size(); ++k) {
     if (cache[k] != nullptr) cache[k]->ShareDataWith(*x[k]);
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "paddle/gpu/tensors.h"
 
@@ -203,6 +204,7 @@ template <typename T, typename Context>
 void Concat(const Context& context, const std::vector<const DenseTensor*>& x, const Scalar& axis,
             DenseTensor* out) {
   std::vector<Sizes> parts;
+  parts.reserve(x.size());
   for (const DenseTensor* one : x) parts.push_back(SizesOf(*one));
   T* const to = Out<T>(context, out);
   const Sizes sizes = SizesOf(*out);
@@ -215,6 +217,7 @@ template <typename T, typename Context>
 void ConcatGrad(const Context& context, const std::vector<const DenseTensor*>& x,
                 const DenseTensor& dout, const Scalar& axis, std::vector<DenseTensor*> dx) {
   std::vector<Sizes> parts;
+  parts.reserve(x.size());
   for (const DenseTensor* one : x) parts.push_back(SizesOf(*one));
   const Sizes sizes = SizesOf(dout);
   ForParts<T>(sizes, AxisOf(axis.to<int64_t>(), sizes.size()), parts,
@@ -257,6 +260,7 @@ template <typename T, typename Context>
 void Split(const Context& context, const DenseTensor& x, const IntArray& /*sections*/,
            const Scalar& axis, std::vector<DenseTensor*> out) {
   std::vector<Sizes> parts;
+  parts.reserve(out.size());
   for (const DenseTensor* one : out) parts.push_back(SizesOf(*one));
   const Sizes sizes = SizesOf(x);
   ForParts<T>(sizes, AxisOf(axis.to<int64_t>(), sizes.size()), parts,
@@ -268,7 +272,7 @@ void Split(const Context& context, const DenseTensor& x, const IntArray& /*secti
 template <typename T, typename Context>
 void SplitWithNum(const Context& context, const DenseTensor& x, int /*num*/, const Scalar& axis,
                   std::vector<DenseTensor*> out) {
-  Split<T>(context, x, IntArray(), axis, out);
+  Split<T>(context, x, IntArray(), axis, std::move(out));
 }
 
 // ---- Orders.

@@ -25,6 +25,7 @@ C_Status Told(const Status& status) {
 hbm::Stream Raw(C_Stream stream) { return reinterpret_cast<hbm::Stream>(stream); }
 Event Raw(C_Event event) { return reinterpret_cast<Event>(event); }
 
+// NOLINTBEGIN(misc-misplaced-const): Paddle's signatures.
 // Runs f on the device.
 template <class F>
 C_Status On(const C_Device device, const F& f) {
@@ -84,7 +85,8 @@ void Call(void* argument) {
 C_Status AddCallback(const C_Device device, C_Stream stream, C_Callback function, void* argument) {
   auto callback = std::make_unique<Callback>(Callback{*device, stream, function, argument});
   const Status status = Then(Raw(stream), Call, callback.get());
-  if (status.ok()) static_cast<void>(callback.release());  // Call deletes it
+  // Call deletes it. NOLINTNEXTLINE(bugprone-unused-return-value)
+  if (status.ok()) static_cast<void>(callback.release());
   return Told(status);
 }
 
@@ -191,6 +193,7 @@ void FillInterface(C_DeviceInterface* to) {
   to->async_memory_copy_d2d = CopyInStream;
 }
 
+// NOLINTEND(misc-misplaced-const)
 }  // namespace
 }  // namespace pbx::gpu
 
