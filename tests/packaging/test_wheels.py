@@ -172,10 +172,10 @@ def test_the_readmes_model_is_trained_and_served_without_a_compiler(
     finally:
         server.terminate()
         server.wait(PATIENCE_S)
-    assert samples == "20000"
+    assert samples == "40000"  # 20,000 rows in two epochs
     assert float(auc) > 0.5
     (probability,) = answer["predictions"]
-    assert 0.5 < probability < 1  # user 1 always clicks
+    assert 0.5 < probability <= 1  # user 1 always clicks
     print(
         f"\n{installed.wheel.name}: pip install {installed.install_s:.1f} s, training "
         f"{trained - started:.1f} s, export and first prediction {ended - trained:.1f} s, "
