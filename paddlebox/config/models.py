@@ -3,10 +3,10 @@ They are not beside the networks, because a config is read before Paddle is impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
@@ -126,18 +126,6 @@ class ModelConfig(Section):
                 f"or set loss to {', '.join(IN_GROUPS)} or a function"
             )
         return self
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _ranges_follow_scales(cls, given: Any, handler: Callable[[Any], Self]) -> Self:
-        """Whoever names the scales knows what the model is to see."""
-        if not isinstance(given, dict) or given.get("dense_scale", "auto") == "auto":
-            return handler(given)
-        if "dense_ranges" in given:
-            return handler(given)
-        made = handler({"dense_ranges": "none", **given})
-        made.model_fields_set.discard("dense_ranges")  # because the config does not name it
-        return made
 
     @model_validator(mode="after")
     def _edges_ascend(self) -> ModelConfig:
@@ -356,12 +344,6 @@ class DelayedConfig(TaskConfig):
         description="label that may come late, such as conversion: late lines train it "
         "(docs/models_tasks.md); empty: they only count",
     )
-
-    @property
-    def edges(self) -> tuple[tuple[float, ...], ...]:
-        """(W) the edges of the ranges of each dense feature. Empty if there are none, or `auto` has
-        not been replaced yet."""
-        return () if isinstance(self.dense_ranges, str) else self.dense_ranges
 
     @property
     def delayed(self) -> str:

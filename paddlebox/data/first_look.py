@@ -65,6 +65,7 @@ class FirstLook:
         self._kept: dict[str, list[Any]] = {}  # the first chunks of files
         self._whole: set[str] = set()  # files of which all chunks are kept
         self._rows = self._bytes = 0  # of what is kept
+        self._parsed: tuple[tuple[tuple[str, ...], int], Any] | None = None
 
     def rows(self, files: Sequence[str], at_most: int) -> int:
         """The number of rows in the files, including malformed lines. Counting stops at at_most."""
@@ -86,39 +87,43 @@ class FirstLook:
     def numbers(self, files: Sequence[str], at_least: int) -> Numbers:
         """Scales and ranges of the dense features, from at least this many of the first rows of the
         files. REQUIRES: no command or plugin reads the files."""
-        schema, parts = self._options.schema(), list[np.ndarray]()
-        for parsed in self._parsed(files, schema):
-            parts.append(_dense_of(parsed, schema))
-            if sum(map(len, parts)) >= at_least:
-                break
-        return _numbers(parts, self._options.slots)
+        packed = self._packed(self._instances(files, at_least))
+        return _numbers(np.asarray(packed["dense"]), self._options.slots)
 
     def first_rows(self, files: Sequence[str], at_most: int) -> FirstRows:
         """The first rows of the files, at most so many. REQUIRES: no command or plugin reads the
         files."""
-        core, schema = _native.core, self._options.schema()
-        instances = core.Instances(schema.sparse_slots, schema.dense_width)
-        for parsed in self._parsed(files, schema):
-            instances.append(parsed)
-            if instances.size >= at_most:
-                break
-        instances.index(core.ThreadPool(1))
+        instances = self._instances(files, at_most)
         rows = min(instances.size, at_most)
-        nowhere = np.zeros(instances.unique_keys, np.int32)
-        clicks = instances.pack_batch(0, rows, nowhere, 0, schema.dense_width)["show_click"][:, 1]
+        clicks = self._packed(instances)["show_click"][:rows, 1]
         return FirstRows(np.array(clicks), *instances.pack_feasigns(0, rows))
 
     def ids(self, files: Sequence[str], at_least: int) -> float:
         """The mean number of feasigns of a row, of at least this many of the first rows of the
         files; 0 without rows. REQUIRES: no command or plugin reads the files."""
-        rows = ids = 0
-        for parsed in self._parsed(files, self._options.schema()):
-            rows, ids = rows + parsed.instances, ids + parsed.occurrences
-            if rows >= at_least:
-                break
-        return ids / rows if rows else 0.0
+        instances = self._instances(files, at_least)
+        _, offsets = instances.pack_feasigns(0, instances.size)
+        return float(offsets[-1]) / instances.size if instances.size else 0.0
 
-    def _parsed(self, files: Sequence[str], schema: Any) -> Iterator[Any]:
+    def _instances(self, files: Sequence[str], at_least: int) -> Any:
+        """Native Instances of at least this many of the first rows of the files, parsed once."""
+        if self._parsed is None or self._parsed[0] != (tuple(files), at_least):
+            schema = self._options.schema()
+            instances = _native.core.Instances(schema.sparse_slots, schema.dense_width)
+            for chunk in self._parsed_chunks(files, schema):
+                instances.append(chunk)
+                if instances.size >= at_least:
+                    break
+            instances.index(_native.core.ThreadPool(1))
+            self._parsed = (tuple(files), at_least), instances
+        return self._parsed[1]
+
+    def _packed(self, instances: Any) -> Any:
+        nowhere = np.zeros(instances.unique_keys, np.int32)
+        width = self._options.schema().dense_width
+        return instances.pack_batch(0, instances.size, nowhere, 0, width)
+
+    def _parsed_chunks(self, files: Sequence[str], schema: Any) -> Iterator[Any]:
         """The chunks of the files, parsed."""
         for path in files:
             chunks = self._chunks(path)
@@ -179,19 +184,8 @@ class FirstLook:
         return (_Rows(piece, piece.batches()) for piece in pieces)
 
 
-def _dense_of(parsed: Any, schema: Any) -> np.ndarray:
-    """The floats of a native ParsedChunk, (n, width of the schema) float32."""
-    core = _native.core
-    instances = core.Instances(schema.sparse_slots, schema.dense_width)
-    instances.append(parsed)
-    instances.index(core.ThreadPool(1))
-    nowhere = np.zeros(instances.unique_keys, np.int32)
-    packed = instances.pack_batch(0, instances.size, nowhere, 0, schema.dense_width)
-    return np.asarray(packed["dense"])
-
-
-def _numbers(parts: Sequence[np.ndarray], slots: Slots) -> Numbers:
-    rows = np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+def _numbers(rows: np.ndarray, slots: Slots) -> Numbers:
+    """rows: (n, width of the schema) float32, the floats of a native ParsedChunk."""
     if not len(rows):
         return Numbers((), ())
     # The floats also hold the labels of further tasks.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -112,14 +112,23 @@ def train(
         lock.release()
 
 
-def begin(config: AnyConfig, run_dir: AnyPath, fill: Fill) -> None:
+def begin(
+    config: AnyConfig, run_dir: AnyPath, fill: Fill, network: Mapping[str, Any] | None = None
+) -> None:
     """Create a run of one rank whose first version is what `fill` commits. `train` continues it.
-    Raises: StoreError if the run dir has a version; what `fill` raises."""
+
+    Args:
+        network: sections of a stored config, for what the config leaves open of the network; None:
+            it is chosen as for a run that starts from nothing.
+
+    Raises: StoreError if the run dir has a version; what `fill` raises.
+    """
     config, root = as_config(config), as_path(run_dir, "run_dir")
     assembly.check_config(config, ONE_RANK)
     lock = KeptLock(root / "store")
     try:
-        run = _resume(ResumeRequest(root, config, read_slots(config)), ONE_RANK, lock)
+        request = ResumeRequest(root, config, read_slots(config))
+        run = _resume(request, ONE_RANK, lock, network=network, filled=True)
         if run.point.record is not None:
             raise StoreError(
                 f"{root}: holds a run already, expected an empty run dir: choose another one"
@@ -137,6 +146,9 @@ def _resume(
     lock: KeptLock,
     source: str = "",
     fresh: bool = False,
+    *,
+    network: Mapping[str, Any] | None = None,
+    filled: bool = False,
 ) -> StartedRun:
     """Take the lock of the run's store, find the resume point and complete the config."""
     root, config = request.run_dir, request.config
@@ -151,8 +163,9 @@ def _resume(
     lock.take()  # on several ranks; a lock that is held stays held
     request = replace(request, run_dir=own)
     look = FirstLook(config, request.slots)
-    stored = other.config if other is not None else None
-    config = settled(request, passes.listed, world, stored, look)
+    theirs = other.config if other is not None else network
+    filled = filled or other is not None
+    config = settled(request, passes.listed, world, theirs, look, filled=filled)
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
         passes = passes_of(config, world)

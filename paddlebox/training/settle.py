@@ -46,14 +46,13 @@ _LR_RATE_OF_IDS = 2.4  # a step moves a logit by the rate times the number of it
 # rows, and more rows cost more time than they gain.
 _EPOCHS, _ROWS_OF_EPOCHS = 2, range(2_000, 100_000)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
-_LOOKED_ROWS = 20_000  # rows to compute dense_scale, dense_ranges and the ids of a row from
+_LOOKED_ROWS = 20_000  # first rows from which values are chosen
 # Models with a network for one label gain from click priors; the log loss of LR and FM may rise.
 _WITH_PRIORS = (
     *(ModelType.DNN, ModelType.WIDE_DEEP, ModelType.DEEPFM, ModelType.DCN, ModelType.DCN_V2),
     *(ModelType.XDEEPFM, ModelType.AUTOINT, ModelType.FIBINET, ModelType.DLRM, ModelType.GATENET),
     *(ModelType.MASKNET, ModelType.FINALMLP, ModelType.DIN, ModelType.DIEN, ModelType.BST),
 )
-_PRIOR_ROWS = 20_000  # rows to choose the slots with click priors from
 _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
 
 
@@ -63,14 +62,17 @@ def settled(
     world: Group,
     source: Mapping[str, Any] | None = None,
     look: FirstLook | None = None,
+    *,
+    filled: bool = False,
 ) -> Config:
     """The config that the run trains with. Every rank calls it.
 
     Args:
         request: with the config as the user wrote it.
         plan: the passes of the config; empty for a stream of hours.
-        source: the stored config of the run that this run starts from (--init-from).
+        source: the stored config of the run, or of its network, with which this run starts.
         look: reads the first rows of files; None: a new one.
+        filled: whether the run starts with rows, of a run or imported ones.
 
     Raises: DataError, which names a file that cannot be read; StoreError if the version `back_to`
     does not exist; ConfigError if this version of paddlebox cannot read the stored config.
@@ -82,7 +84,7 @@ def settled(
         return with_stored(config, stored, f"{run_dir}: config")
     if source is not None:
         config = _like(config, source, slots.dense_width)
-    return chosen(config, slots, plan, world, look, filled=source is not None)
+    return chosen(config, slots, plan, world, look, filled=filled)
 
 
 def chosen(
@@ -95,7 +97,7 @@ def chosen(
     filled: bool = False,
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. filled: whether it starts with
-    the rows of another run. Raises: DataError, which names a file that cannot be read."""
+    rows. Raises: DataError, which names a file that cannot be read."""
     look, reasons = look or FirstLook(config, slots), list[str]()
     config = _with_priors(config, slots, plan, world, look, reasons)
     several = _may_have_epochs(config, filled)
@@ -152,7 +154,7 @@ def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config
             {"model": _model_like(phase.model, source, name, dense_width)}
         )
     )
-    origin = "--init-from (what the config does not name is taken over from the source)"
+    origin = "config (what it does not name is taken over from the source of the rows)"
     validate(Config, made.model_dump(mode="json"), origin)
     return made
 
@@ -165,12 +167,10 @@ def _model_like(
     update: dict[str, Any] = {}
     if "use_cvm" in type(model).model_fields and "use_cvm" in theirs:
         update["use_cvm"] = theirs["use_cvm"]
-    if theirs.get("click_prior", "auto") == "auto":  # for none, as in older versions
-        update["click_prior"] = False
-    else:
-        update["click_prior"] = list_to_tuple(theirs["click_prior"])
+    prior = theirs["click_prior"]
+    update["click_prior"] = False if prior == "auto" else list_to_tuple(prior)
     for key in ("dense_scale", "dense_ranges"):
-        value = theirs.get(key, "none")  # older versions had no ranges
+        value = theirs[key]
         if isinstance(value, str) or len(value) == dense_width:
             update[key] = value if isinstance(value, str) else tuple(map(tuple, value))
     named = {key for key in model.model_fields_set if getattr(model, key) != "auto"}
@@ -194,19 +194,24 @@ def _with_priors(
     if not why:
         candidates = click_slots(model.having({"click_prior": True}), slots)
         if world.rank == 0:
-            first = look.first_rows(plan[0].files, _PRIOR_ROWS)
+            first = look.first_rows(plan[0].files, _LOOKED_ROWS)
             gain = slots_that_gain(first, candidates)
             found = tuple(slots.sparse[number].name for number in gain)
         found = tuple(world.first("click priors", found))
-        why = f"no slot of rare values gains in the first {_PRIOR_ROWS} rows"
+        why = f"no slot of rare values gains in the first {_LOOKED_ROWS} rows"
     shown = f"of {len(found)} slots" if found else f"false ({why})"
     reasons.append(f"model.click_prior {shown}")
     return config.having({"model.click_prior": found or False})
 
 
+def _may_look(config: Config, plan: Sequence[PlannedPass]) -> bool:
+    """Whether the first rows can be read in advance."""
+    return bool(plan) and not (config.data.pipe_command or config.data.parser)
+
+
 def _no_priors(config: Config, slots: Slots, plan: Sequence[PlannedPass]) -> str:
     """Why no slot may have click priors; empty if slots may."""
-    if not plan or config.data.pipe_command or config.data.parser:
+    if not _may_look(config, plan):
         return "the first rows cannot be read in advance"
     wanted = config.having({"model.click_prior": True})
     try:
@@ -257,7 +262,7 @@ def _ids_of_a_row(
     it bounds; else 0."""
     several = config.model.type is ModelType.LR and config.trainer.epochs > 1 and not config.phases
     named = all("learning_rate" in table.embed.model_fields_set for table in config.tables)
-    if named or not (several and plan) or config.data.pipe_command or config.data.parser:
+    if named or not (several and _may_look(config, plan)):
         return 0.0
     mine = look.ids(plan[0].files, _LOOKED_ROWS) if world.rank == 0 else 0.0
     return float(world.first("ids of a row", mine))
@@ -314,12 +319,10 @@ def _encoded(
 ) -> Config:
     """The config with computed values in place of `dense_scale: auto` and `dense_ranges: auto`."""
     models = [config.model, *(phase.model for phase in config.phases.values())]
-    if not slots.dense_width or all(
-        "auto" not in (model.dense_scale, model.dense_ranges) for model in models
-    ):
+    if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
         return config
     found = Numbers((), ())
-    if plan and not (config.data.pipe_command or config.data.parser):
+    if _may_look(config, plan):
         mine = world.rank == 0
         own = look.numbers(plan[0].files, _LOOKED_ROWS) if mine else found
         found = _as_numbers(world.first("dense features", own))
@@ -328,12 +331,13 @@ def _encoded(
         model = phase.model
         custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
         scales = "none" if custom or not found.scales else found.scales
+        if model.dense_scale != "auto":  # whoever names scales knows what the model is to see
+            return phase
         ranged = any(found.ranges) and not (custom or model.reads_sequences)
-        ranges = found.ranges if ranged else "none"
-        wanted = {"dense_scale": scales, "dense_ranges": ranges}
-        return phase.having(
-            {f"model.{key}": v for key, v in wanted.items() if getattr(model, key) == "auto"}
-        )
+        wanted: dict[str, Any] = {"model.dense_scale": scales}
+        if model.dense_ranges == "auto":
+            wanted["model.dense_ranges"] = found.ranges if ranged else "none"
+        return phase.having(wanted)
 
     made = config.with_phases(encoded)
     for key in ("dense_scale", "dense_ranges"):

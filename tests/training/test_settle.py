@@ -59,8 +59,8 @@ def settle(
     **more: Any,
 ) -> Config:
     plan = plan_passes(own) if own.data.train_files else []
-    source = more.pop("source", None)
-    return settled(ResumeRequest(run_dir, own, slots, **more), plan, world, source)
+    source, filled = more.pop("source", None), more.pop("filled", False)
+    return settled(ResumeRequest(run_dir, own, slots, **more), plan, world, source, filled=filled)
 
 
 def commit(run_dir: Path, settled_config: Config, number: int = 1) -> None:
@@ -277,11 +277,13 @@ def test_later_starts_keep_the_epochs_that_were_chosen_unless_they_name_others(
 def test_a_network_of_few_rows_has_a_second_epoch_with_new_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def made(rows: int, source: Any = None, **changes: Any) -> tuple[int, bool]:
+    def made(
+        rows: int, source: Any = None, filled: bool = False, **changes: Any
+    ) -> tuple[int, bool]:
         rows_found(monkeypatch, rows)
         data = {"files_per_pass": 0, **changes.pop("data", {})}
         own = config(folder, data=data, **{"model": {"type": "deepfm"}, **changes})
-        trainer = settle(own, folder / "run", source=source).trainer
+        trainer = settle(own, folder / "run", source=source, filled=filled).trainer
         return trainer.epochs, trainer.reset_rows
 
     with caplog.at_level(logging.INFO, "paddlebox"):
@@ -297,7 +299,7 @@ def test_a_network_of_few_rows_has_a_second_epoch_with_new_rows(
         assert made(2000, data=data) == (1, False)
     assert made(2000, save={"out": str(folder / "saves")}) == (1, False)
     source = settle(config(folder), folder / "source").model_dump(mode="json")
-    assert made(2000, source=source) == (1, False)
+    assert made(2000, source=source, filled=True) == made(2000, filled=True) == (1, False)
 
 
 @pytest.mark.parametrize("phases", [False, True])
@@ -487,7 +489,9 @@ def test_a_value_of_the_source_that_the_config_does_not_allow_is_an_error(folder
     source = settle(theirs, folder / "source").model_dump(mode="json")
     open_value = {"type": "lr", "click_prior": "auto"}
     own = config(folder, model=open_value, extra_tables={"wide": {}})
-    with pytest.raises(ConfigError, match=r"taken over from the source\): model\.click_prior does"):
+    with pytest.raises(
+        ConfigError, match=r"taken over from the source of the rows\): model\.click_prior does"
+    ):
         settle(own, folder / "run", source=source)
     named = {"type": "lr", "click_prior": False}
     own = config(folder, model=named, extra_tables={"wide": {}})

@@ -36,6 +36,7 @@ from paddlebox.tools.rows.manifest import (
     RowsManifest,
     TableExport,
     read_manifest,
+    shortened,
 )
 from paddlebox.tools.rows.parts import PartFormat, encode
 
@@ -143,14 +144,9 @@ def _check_same(folder: Folder, begun: Mapping[str, Any], header: Mapping[str, A
         name = differing[0]
         raise StoreError(
             f"{folder.place}: holds another export, or the begin of one, with {name} "
-            f"{_short(begun.get(name))}, expected {_short(header[name])}: choose another folder, "
-            "or remove it"
+            f"{shortened(begun.get(name))}, expected {shortened(header[name])}: choose another "
+            "folder, or remove it"
         )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]} ..."
 
 
 class _Work:
@@ -197,6 +193,7 @@ class _Work:
             chosen={"slots": list(chosen.slots) or None, "min_score": chosen.min_score},
             slots=names,
             key_slots=_key_slots(config, slots),
+            network=_network(config),
             tables=[
                 _described(rows, table, state)
                 for (rows, _), table in zip(self._rows, ["", *record.tables], strict=True)
@@ -314,6 +311,12 @@ def _is_done(name: str, done: Mapping[str, Any], there: Mapping[str, int]) -> bo
 
 def _key_slots(config: Config, slots: Slots) -> list[int] | None:
     return list(slots.key_slots()) if config.data.key_space is KeySpace.PER_SLOT else None
+
+
+def _network(config: Config) -> dict[str, Any]:
+    """What gives the dense parameters their meaning."""
+    included = {"model": True, "phases": True, "data": {"key_space"}}
+    return config.model_dump(mode="json", include=included)
 
 
 def _changes(old: Pair, new: Pair) -> tuple[Pair, np.ndarray]:

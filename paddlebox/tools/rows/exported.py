@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,21 @@ from paddlebox.tools.rows import safetensors
 from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.given import Given, given_of
-from paddlebox.tools.rows.manifest import Part, TableExport, read_checked, read_manifest
+from paddlebox.tools.rows.manifest import (
+    Part,
+    TableExport,
+    read_checked,
+    read_manifest,
+    shortened,
+)
 from paddlebox.tools.rows.receive import TableRows, Target
 from paddlebox.training.warm_start.start import carry_dense
 
 _BATCH_ROWS = 1 << 16
+
+# Keys of a model without which its dense parameters have no meaning, and what `auto` stands for if
+# the run has chosen nothing.
+_INPUTS = {"click_prior": False, "dense_scale": "none", "dense_ranges": "none"}
 
 # Column of a state -> the part of the layout with its rule.
 _RULE_OF = {"embed_state": "embed", "embedx_state": "embedx", "expand_state": "embedx"}
@@ -31,10 +42,12 @@ class ExportedRows:
         self._folder = folder
         self.place = folder.place
         self._manifest = read_manifest(folder)
+        self.network = self._manifest.network
 
     def of_table(self, target: Target, first: bool) -> TableRows:
         tables = self._manifest.tables
         self._check_key_space(target)
+        self._check_inputs(target)
         exported = tables[0] if first else None
         for table in tables[1:]:
             if not first and table.name == target.table.name:
@@ -87,6 +100,23 @@ class ExportedRows:
                 f"{self.place}: expected rows of data.key_space {expected}, found {found}: "
                 "feasigns of one have no meaning in the other"
             )
+
+    def _check_inputs(self, target: Target) -> None:
+        """Refuse dense parameters of a network that has other inputs."""
+        run = target.config.model_dump(mode="json")
+        for name, model in _models(run).items():
+            theirs = _models(self._manifest.network).get(name)
+            if self._manifest.dense is None or theirs is None or theirs["type"] != model["type"]:
+                continue
+            for key, none in _INPUTS.items():
+                expected, found = (none if of[key] == "auto" else of[key] for of in (model, theirs))
+                if found != expected:
+                    where = f"phases.{name}.model.{key}" if name else f"model.{key}"
+                    raise ConfigError(
+                        f"{self.place}: the dense parameters need {where} {shortened(found)}, "
+                        f"found {shortened(expected)} in the run: import into a new run whose "
+                        "config does not name it"
+                    )
 
     def _batches(self, exported: TableExport, target: Target) -> Iterator[Given]:
         numbers, names = self._numbers(target), _kept(exported, target)
@@ -144,6 +174,12 @@ class ExportedRows:
             mixed = feasigns[own] ^ before ^ after
             feasigns[own] = np.where(mixed == 0, np.uint64(1), mixed)
         return feasigns
+
+
+def _models(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Phase -> model, by the sections of a stored config. Without phases, the name is empty."""
+    phases = config.get("phases") or {"": config}
+    return {name: phase["model"] for name, phase in phases.items()}
 
 
 def _salt(number: int) -> np.uint64:

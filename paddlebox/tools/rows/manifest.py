@@ -44,6 +44,12 @@ def read_checked(folder: Folder, file: str, size: int, expected: int) -> bytes:
     return content
 
 
+def shortened(value: Any) -> str:
+    """A value as JSON, for a message."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]} ..."
+
+
 @dataclass(frozen=True)
 class TableExport:
     name: str
@@ -70,6 +76,7 @@ class RowsManifest:
     chosen: Mapping[str, Any]
     slots: list[str]
     key_slots: list[int] | None
+    network: Mapping[str, Any]  # what gives the dense parameters their meaning
     tables: list[TableExport]
     dense: Mapping[str, Any] | None = None
     created_at: str = ""

@@ -36,6 +36,7 @@ class MappedRows:
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
+        self.network = None
         self._mapping = read_mapping(path)
         self._folder = path.parent
         self._opened: dict[str, Arrays] = {}

@@ -83,6 +83,8 @@ class RowSource(Protocol):
     the target."""
 
     place: str
+    #: The sections of a stored config that describe the network of its dense parameters, or None.
+    network: Mapping[str, Any] | None
 
     def of_table(self, target: Target, first: bool) -> TableRows:
         """first: whether the table is the first one of the run."""
@@ -136,7 +138,7 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
         imported.version = commit_initial(tables, of_each)
         _note(imported, counted, dense)
 
-    begin(config, run_dir, fill)
+    begin(config, run_dir, fill, source.network)
     return imported
 
 

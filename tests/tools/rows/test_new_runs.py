@@ -12,8 +12,11 @@ import pytest
 import yaml
 
 from paddlebox.api.run import open_run
-from paddlebox.errors import StoreError
+from paddlebox.config import load_config
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.run_config import record_of
+from paddlebox.tools.rows.receive import into_new
+from paddlebox.tools.rows.sources import open_rows
 from paddlebox.tools.upkeep.cli import store_main
 from paddlebox.training.run import train
 from tests.support.configs import write_config, write_slots
@@ -63,15 +66,35 @@ def test_a_new_run_has_the_digest_of_the_exported_one_and_trains_on_as_it(
         assert store("import", new, to, "-c", first) == 0
         assert digest_in(new, capsys) == digest_in(tmp_path / "run", capsys)
     with pytest.raises(StoreError, match="holds a run already"):
-        from paddlebox.config import load_config
-        from paddlebox.tools.rows.receive import into_new
-        from paddlebox.tools.rows.sources import open_rows
-
         into_new(load_config(first), tmp_path / "run", open_rows(str(to)))
     second = write_run(tmp_path, files[1:])
     train(second, tmp_path / "new-text")
     train(second, tmp_path / "warm", source=str(tmp_path / "run"))
     assert digest_in(tmp_path / "new-text", capsys) == digest_in(tmp_path / "warm", capsys)
+
+
+def test_a_new_run_keeps_the_imported_rows_and_the_inputs_of_their_network(tmp_path: Path) -> None:
+    for number in range(2):
+        deepfm_torch.write_data(tmp_path / f"{number}.csv", 2000, number)
+    write_slots(tmp_path, click="label", x="dense", **dict.fromkeys(SLOTS, "sparse"))
+
+    def write(file: str, **model: Any) -> Path:
+        data = {"train_files": [str(tmp_path / file)]}
+        model = {"type": "deepfm", "hidden": [HIDDEN], **model}
+        return write_config(tmp_path, table={"embedx_dim": DIM}, data=data, model=model)
+
+    train(write("0.csv"), tmp_path / "run")
+    assert store("export", tmp_path / "run", "--to", tmp_path / "out", "--state") == 0
+    assert store("import", tmp_path / "new", tmp_path / "out", "-c", write("1.csv")) == 0
+    first, new = (open_run(tmp_path / name).config for name in ("run", "new"))
+    assert (first.trainer.epochs, first.trainer.reset_rows) == (2, True)
+    assert (new.trainer.epochs, new.trainer.reset_rows) == (1, False)  # new rows would erase these
+    assert first.model.edges
+    assert new.model == first.model
+
+    other = write("1.csv", dense_scale=[[0.5, 2.0]])
+    with pytest.raises(ConfigError, match=r"dense parameters need model\.dense_scale \[\[0\.5001"):
+        into_new(load_config(other), tmp_path / "other", open_rows(str(tmp_path / "out")))
 
 
 def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> None:
