@@ -26,6 +26,7 @@ from paddlebox.data.sources import FilePart
 _KEPT_ROWS, _KEPT_BYTES = 20_000, 64 << 20  # of all files, whichever is less
 
 _RANGES, _ROWS_OF_RANGE = 32, 64  # of a dense feature; more ranges, or fewer rows, gained nothing
+_FEWEST_BESIDE, _ROWS_BESIDE = 8, 16  # ranges beside the values of many rows, and rows of each
 
 
 class Numbers(NamedTuple):
@@ -203,7 +204,8 @@ def _numbers(rows: np.ndarray, slots: Slots) -> Numbers:
 
 def _edges(values: np.ndarray) -> tuple[float, ...]:
     """The edges of ranges with about equally many rows. A value with more rows, such as one that
-    stands for a missing value, gets a range up to the next value, over which nothing else lies. A
+    stands for a missing value, gets a range up to the next value, over which nothing else lies. If
+    that leaves few ranges for the other values, the ranges hold about equally many rows of those. A
     feature of one or two values gets none.
 
     values: (n) float32.
@@ -213,8 +215,13 @@ def _edges(values: np.ndarray) -> tuple[float, ...]:
     if ranges < 2 or len(distinct) < 3:
         return ()
     if len(distinct) > ranges:
+        many = rows * ranges > len(values)
+        others = np.repeat(distinct[~many], rows[~many])
+        fewest = min(_FEWEST_BESIDE, ranges)
+        if ranges * len(others) < fewest * len(values):
+            values, ranges = others, max(min(fewest, len(others) // _ROWS_BESIDE), 1)
         ends = np.quantile(values, np.linspace(0, 1, ranges + 1), method="nearest")
-        (often,) = np.nonzero(rows * ranges > len(values))
+        (often,) = np.nonzero(many)
         after = np.minimum(often + 1, len(distinct) - 1)
         distinct = np.unique(np.concatenate([ends, distinct[often], distinct[after]]))
     return tuple(float(str(edge)) for edge in distinct)  # the shortest text of each float32

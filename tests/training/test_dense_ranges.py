@@ -64,6 +64,16 @@ def test_a_value_of_many_rows_has_an_edge_of_its_own_and_one_at_the_next_value(
     assert ranges(write(tmp_path / "a", xs))[:2] == (-1, 1)
 
 
+def test_values_beside_one_of_many_rows_share_8_ranges(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).permutation(320) + 1
+    edges = ranges(write(tmp_path / "a", [*values, *[0] * (ROWS - 320)]))
+    assert edges[:2] == (0, 1)
+    inside, _ = np.histogram(values, edges[1:])
+    assert len(inside) == 8
+    assert inside.min() > 38
+    assert inside.max() < 42
+
+
 def test_few_values_are_edges_themselves_and_two_values_or_few_rows_get_none(
     tmp_path: Path,
 ) -> None:
