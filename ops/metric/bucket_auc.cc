@@ -13,20 +13,19 @@ __extension__ typedef unsigned __int128 Wide;  // areas of 10^10 samples do not 
 constexpr double kClip = 1e-7;
 
 // Twice the area under the ROC curve, in units of one negative times one positive.
-Wide DoubledArea(const std::vector<uint64_t>& negative, const std::vector<uint64_t>& positive) {
+Wide DoubledArea(const std::vector<Bucket<uint64_t>>& buckets) {
   Wide area = 0;
   uint64_t above = 0;  // positives in higher buckets
-  for (size_t i = negative.size(); i-- > 0;) {
-    area += static_cast<Wide>(negative[i]) * (2 * static_cast<Wide>(above) + positive[i]);
-    above += positive[i];
+  for (auto one = buckets.rbegin(); one != buckets.rend(); ++one) {
+    area += static_cast<Wide>(one->negative) * (2 * static_cast<Wide>(above) + one->positive);
+    above += one->positive;
   }
   return area;
 }
 
 }  // namespace
 
-BucketAuc::BucketAuc(size_t buckets)
-    : negative_(std::max<size_t>(buckets, 1)), positive_(std::max<size_t>(buckets, 1)) {}
+BucketAuc::BucketAuc(size_t buckets) : counts_(buckets) {}
 
 Status BucketAuc::Add(const float* predictions, const float* labels, size_t n) {
   for (size_t i = 0; i < n; ++i) {
@@ -39,12 +38,12 @@ Status BucketAuc::Add(const float* predictions, const float* labels, size_t n) {
                    static_cast<double>(labels[i]));
     }
   }
-  const size_t last = negative_.size() - 1;
+  const size_t last = counts_.size() - 1;
   for (size_t i = 0; i < n; ++i) {
     const double p = static_cast<double>(predictions[i]);
     const bool click = labels[i] == 1;
-    const size_t bucket = static_cast<size_t>(p * static_cast<double>(negative_.size()));
-    ++(click ? positive_ : negative_)[std::min(bucket, last)];
+    const size_t bucket = static_cast<size_t>(p * static_cast<double>(counts_.size()));
+    counts_.Add(std::min(bucket, last), click ? 0 : 1, click ? 1 : 0);
     errors_.AddOne(p, click ? 1.0 : 0.0);
     const double clipped = std::min(std::max(p, kClip), 1 - kClip);
     log_loss_.Add(-std::log(click ? clipped : 1 - clipped));
@@ -53,38 +52,36 @@ Status BucketAuc::Add(const float* predictions, const float* labels, size_t n) {
 }
 
 Status BucketAuc::Merge(const BucketAuc& other) {
-  if (other.negative_.size() != negative_.size()) {
+  if (other.counts_.size() != counts_.size()) {
     return Error(Code::kInvalidArgument, "cannot merge a metric of %zu buckets with one of %zu",
-                 negative_.size(), other.negative_.size());
+                 counts_.size(), other.counts_.size());
   }
-  for (size_t i = 0; i < negative_.size(); ++i) {
-    negative_[i] += other.negative_[i];
-    positive_[i] += other.positive_[i];
-  }
+  counts_.Merge(other.counts_);
   errors_.Merge(other.errors_);
   log_loss_.Merge(other.log_loss_);
   return Status::Ok();
 }
 
-void BucketAuc::Reset() { *this = BucketAuc(negative_.size()); }
+void BucketAuc::Reset() { *this = BucketAuc(counts_.size()); }
 
 MetricValues BucketAuc::Compute() const {
   MetricValues values;
+  const std::vector<Bucket<uint64_t>> buckets = counts_.buckets();
+  std::vector<Bucket<double>> doubles;
   uint64_t negatives = 0, positives = 0;
-  for (size_t i = 0; i < negative_.size(); ++i) {
-    negatives += negative_[i];
-    positives += positive_[i];
+  for (const auto& [index, negative, positive] : buckets) {
+    negatives += negative;
+    positives += positive;
+    doubles.push_back({index, static_cast<double>(negative), static_cast<double>(positive)});
   }
   values.size = negatives + positives;
   if (values.size == 0) return values;
   if (negatives > 0 && positives > 0) {
     const double pairs = static_cast<double>(negatives) * static_cast<double>(positives);
-    values.auc = static_cast<double>(DoubledArea(negative_, positive_)) / (2 * pairs);
+    values.auc = static_cast<double>(DoubledArea(buckets)) / (2 * pairs);
   }
   const double n = static_cast<double>(values.size);
-  const std::vector<double> negative(negative_.begin(), negative_.end());
-  const std::vector<double> positive(positive_.begin(), positive_.end());
-  values.bucket_error = BucketError(negative.data(), positive.data(), negative.size());
+  values.bucket_error = BucketError(doubles, counts_.size());
   values.mae = errors_.mae();
   values.rmse = errors_.rmse();
   values.actual_ctr = static_cast<double>(positives) / n;
@@ -97,12 +94,11 @@ MetricValues BucketAuc::Compute() const {
 
 BucketAuc::State BucketAuc::state() const {
   State state;
-  state.buckets = negative_.size();
-  for (size_t i = 0; i < negative_.size(); ++i) {
-    if (negative_[i] + positive_[i] == 0) continue;
-    state.bucket.push_back(i);
-    state.negative.push_back(negative_[i]);
-    state.positive.push_back(positive_[i]);
+  state.buckets = counts_.size();
+  for (const auto& [index, negative, positive] : counts_.buckets()) {
+    state.bucket.push_back(index);
+    state.negative.push_back(negative);
+    state.positive.push_back(positive);
   }
   state.sums = errors_.state();
   const auto log_loss = log_loss_.state();
@@ -112,21 +108,20 @@ BucketAuc::State BucketAuc::state() const {
 
 Status BucketAuc::SetState(const State& state) {
   const size_t n = state.bucket.size();
-  bool fits = state.buckets == negative_.size() && state.negative.size() == n &&
+  bool fits = state.buckets == counts_.size() && state.negative.size() == n &&
               state.positive.size() == n &&
               state.sums.size() == (ErrorSums::kSums + 1) * ExactSum::kChunks;
-  for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < negative_.size();
+  for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < counts_.size();
   if (!fits) {
     return Error(Code::kInvalidArgument,
                  "the state has %zu buckets and %zu sums, expected %zu and %zu",
-                 static_cast<size_t>(state.buckets), state.sums.size(), negative_.size(),
+                 static_cast<size_t>(state.buckets), state.sums.size(), counts_.size(),
                  (ErrorSums::kSums + 1) * ExactSum::kChunks);
   }
   Reset();
   uint64_t size = 0;
   for (size_t i = 0; i < n; ++i) {
-    negative_[state.bucket[i]] = state.negative[i];
-    positive_[state.bucket[i]] = state.positive[i];
+    counts_.Add(state.bucket[i], state.negative[i], state.positive[i]);
     size += state.negative[i] + state.positive[i];
   }
   errors_.SetState(size, state.sums.data());

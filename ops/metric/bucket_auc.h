@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "metric/exact_sum.h"
+#include "metric/histogram.h"
 
 namespace pbx {
 
@@ -79,7 +80,7 @@ class BucketAuc {
   Status SetState(const State& state);
 
  private:
-  std::vector<uint64_t> negative_, positive_;
+  Histogram<uint64_t> counts_;
   ErrorSums errors_;
   ExactSum log_loss_;
 };

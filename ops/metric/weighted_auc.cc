@@ -16,31 +16,25 @@ enum Sum : size_t { kAbsolute, kSquared, kPredicted, kActual, kLogLoss, kWeight 
 bool IsWithin(float x, double high) { return x >= 0 && static_cast<double>(x) <= high; }
 
 // The share of (positive, negative) pairs whose positive is in the higher bucket; ties count half.
-double Area(const std::vector<double>& negative, const std::vector<double>& positive) {
+double Area(const std::vector<Bucket<double>>& buckets) {
   double area = 0, above = 0, negatives = 0;
-  for (size_t i = negative.size(); i-- > 0;) {
-    area += negative[i] * (2 * above + positive[i]);
-    above += positive[i];
-    negatives += negative[i];
+  for (auto one = buckets.rbegin(); one != buckets.rend(); ++one) {
+    area += one->negative * (2 * above + one->positive);
+    above += one->positive;
+    negatives += one->negative;
   }
   return above > 0 && negatives > 0 ? area / (2 * above * negatives) : -0.5;
 }
 
 }  // namespace
 
-WeightedAuc::WeightedAuc(size_t buckets)
-    : negative_(std::max<size_t>(buckets, 1)), positive_(std::max<size_t>(buckets, 1)) {}
+WeightedAuc::WeightedAuc(size_t buckets) : weights_(buckets) {}
 
 WeightedAuc::Fixed WeightedAuc::ToFixed(double x) {
   return static_cast<Fixed>(std::ldexp(x, kFractionBits));
 }
 
-std::vector<double> WeightedAuc::ToDoubles(const std::vector<Fixed>& sums) {
-  std::vector<double> doubles(sums.size());
-  std::transform(sums.begin(), sums.end(), doubles.begin(),
-                 [](Fixed sum) { return std::ldexp(static_cast<double>(sum), -kFractionBits); });
-  return doubles;
-}
+double WeightedAuc::ToDouble(Fixed x) { return std::ldexp(static_cast<double>(x), -kFractionBits); }
 
 Status WeightedAuc::Add(const float* predictions, const float* targets, const float* weights,
                         size_t n) {
@@ -54,14 +48,13 @@ Status WeightedAuc::Add(const float* predictions, const float* targets, const fl
         i, static_cast<double>(predictions[i]), static_cast<double>(targets[i]),
         static_cast<double>(weights[i]));
   }
-  const size_t last = negative_.size() - 1;
+  const size_t last = weights_.size() - 1;
   for (size_t i = 0; i < n; ++i) {
     const double p = static_cast<double>(predictions[i]), y = static_cast<double>(targets[i]);
     const double w = static_cast<double>(weights[i]);
-    const size_t bucket = static_cast<size_t>(p * static_cast<double>(negative_.size()));
+    const size_t bucket = static_cast<size_t>(p * static_cast<double>(weights_.size()));
     const Fixed positive = ToFixed(w * y);
-    positive_[std::min(bucket, last)] += positive;
-    negative_[std::min(bucket, last)] += ToFixed(w) - positive;
+    weights_.Add(std::min(bucket, last), ToFixed(w) - positive, positive);
     const double clipped = std::min(std::max(p, kClip), 1 - kClip);
     const double error = p - y;
     sums_[kAbsolute].Add(w * std::fabs(error));
@@ -76,14 +69,11 @@ Status WeightedAuc::Add(const float* predictions, const float* targets, const fl
 }
 
 Status WeightedAuc::Merge(const WeightedAuc& other) {
-  if (other.negative_.size() != negative_.size()) {
+  if (other.weights_.size() != weights_.size()) {
     return Error(Code::kInvalidArgument, "cannot merge a metric of %zu buckets with one of %zu",
-                 negative_.size(), other.negative_.size());
+                 weights_.size(), other.weights_.size());
   }
-  for (size_t i = 0; i < negative_.size(); ++i) {
-    negative_[i] += other.negative_[i];
-    positive_[i] += other.positive_[i];
-  }
+  weights_.Merge(other.weights_);
   for (size_t i = 0; i < kSums; ++i) sums_[i].Merge(other.sums_[i]);
   size_ += other.size_;
   return Status::Ok();
@@ -94,9 +84,12 @@ WeightedValues WeightedAuc::Compute() const {
   values.size = size_;
   values.weight = sums_[kWeight].value();
   if (!(values.weight > 0)) return values;
-  const std::vector<double> negative = ToDoubles(negative_), positive = ToDoubles(positive_);
-  values.auc = Area(negative, positive);
-  values.bucket_error = BucketError(negative.data(), positive.data(), negative.size());
+  std::vector<Bucket<double>> buckets;
+  for (const auto& [index, negative, positive] : weights_.buckets()) {
+    buckets.push_back({index, ToDouble(negative), ToDouble(positive)});
+  }
+  values.auc = Area(buckets);
+  values.bucket_error = BucketError(buckets, weights_.size());
   values.mae = sums_[kAbsolute].value() / values.weight;
   values.rmse = std::sqrt(sums_[kSquared].value() / values.weight);
   values.actual_ctr = sums_[kActual].value() / values.weight;
@@ -109,13 +102,12 @@ WeightedValues WeightedAuc::Compute() const {
 
 WeightedAuc::State WeightedAuc::state() const {
   State state;
-  state.buckets = negative_.size();
+  state.buckets = weights_.size();
   state.size = size_;
-  for (size_t i = 0; i < negative_.size(); ++i) {
-    if (negative_[i] == 0 && positive_[i] == 0) continue;
-    state.bucket.push_back(i);
+  for (const Bucket<Fixed>& one : weights_.buckets()) {
+    state.bucket.push_back(one.index);
     for (const auto& [halves, sum] :
-         {std::pair(&state.negative, negative_[i]), std::pair(&state.positive, positive_[i])}) {
+         {std::pair(&state.negative, one.negative), std::pair(&state.positive, one.positive)}) {
       halves->push_back(static_cast<uint64_t>(sum));
       halves->push_back(static_cast<uint64_t>(sum >> 64));
     }
@@ -129,23 +121,22 @@ WeightedAuc::State WeightedAuc::state() const {
 
 Status WeightedAuc::SetState(const State& state) {
   const size_t n = state.bucket.size();
-  bool fits = state.buckets == negative_.size() && state.negative.size() == 2 * n &&
+  bool fits = state.buckets == weights_.size() && state.negative.size() == 2 * n &&
               state.positive.size() == 2 * n && state.sums.size() == kSums * ExactSum::kChunks;
-  for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < negative_.size();
+  for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < weights_.size();
   if (!fits) {
     return Error(Code::kInvalidArgument,
                  "the state has %zu buckets, %zu and %zu halves for %zu of them, and %zu sums, "
                  "expected %zu buckets, 2 halves for each of those that it lists, and %zu sums",
                  static_cast<size_t>(state.buckets), state.negative.size(), state.positive.size(),
-                 n, state.sums.size(), negative_.size(), kSums * ExactSum::kChunks);
+                 n, state.sums.size(), weights_.size(), kSums * ExactSum::kChunks);
   }
-  *this = WeightedAuc(negative_.size());
+  *this = WeightedAuc(weights_.size());
   const auto joined = [](const std::vector<uint64_t>& halves, size_t i) {
     return static_cast<Fixed>(halves[2 * i + 1]) << 64 | halves[2 * i];
   };
   for (size_t i = 0; i < n; ++i) {
-    negative_[state.bucket[i]] = joined(state.negative, i);
-    positive_[state.bucket[i]] = joined(state.positive, i);
+    weights_.Add(state.bucket[i], joined(state.negative, i), joined(state.positive, i));
   }
   for (size_t i = 0; i < kSums; ++i) sums_[i].SetState(state.sums.data() + i * ExactSum::kChunks);
   size_ = state.size;

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "metric/bucket_auc.h"
 #include "metric/exact_sum.h"
+#include "metric/histogram.h"
 
 namespace pbx {
 
@@ -49,9 +50,9 @@ class WeightedAuc {
  private:
   __extension__ typedef unsigned __int128 Fixed;  // in units of 2^-64
   static Fixed ToFixed(double x);
-  static std::vector<double> ToDoubles(const std::vector<Fixed>& sums);
+  static double ToDouble(Fixed x);
 
-  std::vector<Fixed> negative_, positive_;
+  Histogram<Fixed> weights_;
   std::array<ExactSum, kSums> sums_;  // of w |p - y|, w (p - y)^2, w p, w y, w log loss, w
   uint64_t size_ = 0;
 };

@@ -30,6 +30,30 @@ double PairAuc(const Floats& predictions, const Floats& labels) {
   return wins / pairs;
 }
 
+// The definition of bucket_error, bucket by bucket.
+double PlainBucketError(const std::vector<double>& shows_of, const std::vector<double>& clicks_of) {
+  const double n = static_cast<double>(shows_of.size());
+  double last = -1, shows = 0, predicted = 0, clicks = 0, error = 0, counted = 0;
+  for (size_t i = 0; i < shows_of.size(); ++i) {
+    const double ctr = static_cast<double>(i) / n;
+    if (std::fabs(ctr - last) > 0.01) {
+      last = ctr;
+      shows = predicted = clicks = 0;
+    }
+    if (shows_of[i] == 0) continue;
+    shows += shows_of[i];
+    predicted += ctr * shows_of[i];
+    clicks += clicks_of[i];
+    const double mean = predicted / shows;
+    if (std::sqrt((1 - mean) / (mean * shows)) < 0.05) {
+      error += std::fabs(clicks / shows / mean - 1) * shows;
+      counted += shows;
+      last = -1;
+    }
+  }
+  return counted > 0 ? error / counted : 0;
+}
+
 }  // namespace
 
 // Pairs (positive, negative): 0.75 beats 0.25 and 0.5; 0.5 beats 0.25 and ties 0.5: 3.5 of 4.
@@ -128,4 +152,27 @@ TEST(a_batch_with_one_bad_value_adds_nothing) {
     CHECK_CODE(metric.Add(good.data(), odd.data(), 2), Code::kInvalidArgument);
   }
   CHECK_EQ(metric.Compute().size, 0u);
+}
+
+// Empty buckets begin groups, too.
+TEST(bucket_error_is_that_of_all_buckets) {
+  for (const size_t buckets : {7u, 100u, 101u, 1000u, 99991u}) {
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      std::vector<double> shows(buckets), clicks(buckets);
+      Floats predictions, labels;
+      for (uint64_t i = 0; i < 40 * (1 + seed); ++i) {
+        const double u = static_cast<double>(Mix(seed << 32 | i) >> 11) * 0x1p-53;
+        const float p = static_cast<float>(seed % 2 ? u : u * u * u);
+        const bool click = Mix(i) % 5 == 0;
+        const size_t bucket =
+            std::min(static_cast<size_t>(static_cast<double>(p) * static_cast<double>(buckets)),
+                     buckets - 1);
+        shows[bucket] += 1;
+        clicks[bucket] += click;
+        predictions.push_back(p);
+        labels.push_back(click);
+      }
+      CHECK_EQ(Of(predictions, labels, buckets).bucket_error, PlainBucketError(shows, clicks));
+    }
+  }
 }
