@@ -315,8 +315,9 @@ def _key_slots(config: Config, slots: Slots) -> list[int] | None:
 
 def _network(config: Config) -> dict[str, Any]:
     """What gives the dense parameters their meaning."""
-    included = {"model": True, "phases": True, "data": {"key_space"}}
-    return config.model_dump(mode="json", include=included)
+    fields = config.model_dump(mode="json")
+    key_space = {"key_space": fields["data"]["key_space"]}
+    return {"model": fields["model"], "phases": fields["phases"], "data": key_space}
 
 
 def _changes(old: Pair, new: Pair) -> tuple[Pair, np.ndarray]:

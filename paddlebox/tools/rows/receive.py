@@ -83,8 +83,9 @@ class RowSource(Protocol):
     the target."""
 
     place: str
-    #: The sections of a stored config that describe the network of its dense parameters, or None.
-    network: Mapping[str, Any] | None
+    @property
+    def network(self) -> Mapping[str, Any] | None:
+        """The sections of a stored config that describe the network of the dense parameters."""
 
     def of_table(self, target: Target, first: bool) -> TableRows:
         """first: whether the table is the first one of the run."""
