@@ -260,15 +260,12 @@ lint-python: $(STAMPS)/venv ## run ruff
 lint-image: $(STAMPS)/venv ## run hadolint on the Dockerfile
 	$(BIN)/hadolint Dockerfile
 
-# Scripts are checked folder by folder, because several are called prepare.py. Those of benchmarks
-# import the package in its folder.
-SCRIPT_FOLDERS = $(sort $(patsubst %/,%,$(dir $(filter-out benchmarks/peers/%,$(SCRIPTS)))))
+# Scripts import others in their folder or in datasets/ by their bare name.
+SCRIPT_PATH := datasets:benchmarks:tools:.ci:tests/cuda
 
 types: $(STAMPS)/venv ## run mypy --strict
 	$(BIN)/mypy --strict paddlebox tests
-	@status=0; for folder in $(SCRIPT_FOLDERS); do MYPYPATH=datasets:tests/cuda:$$folder \
-	  $(BIN)/mypy --strict --no-error-summary $$folder/*.py $$(ls $$folder/peers/*.py 2> /dev/null) \
-	  || status=1; done; exit $$status
+	MYPYPATH=$(SCRIPT_PATH) $(BIN)/mypy --strict $(SCRIPTS)
 
 format-check: $(STAMPS)/venv ## check the format of C++ with clang-format
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)

@@ -25,9 +25,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prepare import PAIRS, RANK, SLOTS, Floats, Ints, Vocabulary, draw_positions, make_rows
+from synthetic.prepare import (
+    PAIRS,
+    RANK,
+    SLOTS,
+    Floats,
+    Ints,
+    Vocabulary,
+    draw_positions,
+    make_rows,
+)
 
 Flags = npt.NDArray[np.bool_]
 
