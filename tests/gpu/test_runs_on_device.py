@@ -61,7 +61,7 @@ def test_a_run_resumes_to_the_bit_and_predicts_as_on_the_host(
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_is_continued_on_the_host_and_on_the_device_in_turn(
     train: Callable[..., Any],
 ) -> None:

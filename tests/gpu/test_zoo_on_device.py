@@ -75,6 +75,7 @@ def test_no_operator_runs_on_the_host(
     assert {result[:13] for name, result in on_host if name == "full"} == {"cpu_tensor<1x"}
 
 
+@pytest.mark.slow
 def test_host_code_that_touches_a_tensor_of_the_device_ends(device: dict[str, str]) -> None:
     touch = (
         "import ctypes, numpy as np\n"

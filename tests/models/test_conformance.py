@@ -17,7 +17,7 @@ from paddlebox.serving.program import DenseProgram, freeze
 from tests.models.reference import REFERENCES, sigmoid
 from tests.models.small import CASES, SETTINGS, config_of, section
 from tests.support.configs import make_config, make_slots
-from tests.support.marks import slow
+from tests.support.marks import long
 
 paddle = ops.paddle
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_logits_are_those_of_the_formula(
 
 
 @cases
-@pytest.mark.parametrize("dense_width", [2, slow(0)])
+@pytest.mark.parametrize("dense_width", [2, long(0)])
 def test_an_export_predicts_the_same(
     model: str, settings: dict[str, Any], dense_width: int
 ) -> None:

@@ -19,7 +19,7 @@ from paddlebox.training.opening import open_table
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots
-from tests.support.marks import slow
+from tests.support.marks import long, slow
 
 _KEYS = (np.arange(24, dtype=np.uint64) + np.uint64(1)) * np.uint64(2**64 // 25)
 _RATE = 2.0**-5
@@ -165,8 +165,7 @@ def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
     assert _bias(ended) < 0.1 * _bias(applied) + 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wire", _QUANTIZED)
+@pytest.mark.parametrize("wire", [*map(long, _QUANTIZED[:2]), slow(_QUANTIZED[2])])
 def test_without_error_feedback_the_bias_is_five_times_as_large_at_least(
     tmp_path: Path, wire: str
 ) -> None:

@@ -14,6 +14,7 @@ from paddlebox.training.measured import Measured
 from tests.conftest import tool
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "weights_small.py").read_text()
 ROWS = 400
@@ -141,7 +142,7 @@ def test_dumps_and_diagnoses_leave_late_lines_out(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", "old_ir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", *map(long, ("old_ir", "dygraph"))])
 def test_rows_count_conversions_when_they_come(folder: Path, program: str) -> None:
     found = train(folder, f"trainer.program={program}")
     assert found["error"] == ""
@@ -179,7 +180,7 @@ def test_a_table_without_counts_trains_as_if_its_rows_had_none(folder: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", long("float16")])
 def test_an_export_predicts_with_the_counts_of_the_rows(folder: Path, precision: str) -> None:
     random = np.random.default_rng(9)
     instances, lines = [], ["click,buy,cart,late,user,item\n"]

@@ -22,6 +22,7 @@ from paddlebox.training.resume import ResumeRequest
 from paddlebox.training.settle import settled
 from tests.conftest import run_python, tool
 from tests.support.configs import make_config, make_slots, write_config, write_slots
+from tests.support.marks import long
 
 ROWS = 2048
 SLOTS = make_slots(click="label", x={"type": "dense", "default": -1}, user={"hash": True})
@@ -151,7 +152,11 @@ def test_wrong_edges_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sequence"),
-    [("deepfm", False), ("lr", False), ("dssm", False), ("din", True), ("deepfm+priors", False)],
+    [
+        ("deepfm+priors", False),
+        ("din", True),
+        *(long(model, False) for model in ("deepfm", "lr", "dssm")),
+    ],
 )
 def test_a_jump_is_learned_and_served_as_it_was_evaluated(
     tmp_path: Path, model: str, sequence: bool
