@@ -37,6 +37,7 @@ export MAX_JOBS := $(JOBS)
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
+# pip would compile the packages on one core, with their tests.
 $(STAMPS)/venv: requirements/dev.txt
 	@test -n "$(PYTHON)" || { echo "make: no python3.11 and no python3 on PATH: install Python 3.11,\
 	 or name one with make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -49,7 +50,8 @@ $(STAMPS)/venv: requirements/dev.txt
 	@for tool in g++ ar; do command -v $$tool > /dev/null || { echo "make: $$tool not found: install\
 	 a C++17 compiler (Debian, Ubuntu: apt-get install g++)" >&2; exit 1; }; done
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements/dev.txt
+	@$(BIN)/python -m compileall -qq -j $(JOBS) -x '/tests?/' $(VENV)/lib || true  # some files are no Python
 	@mkdir -p $(@D) && touch $@
 
 # setup.py compiles only changed files, so this takes long only the first time.

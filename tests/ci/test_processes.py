@@ -60,10 +60,14 @@ def test_a_signal_is_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_one_that_hangs_is_ended_and_shows_its_stack() -> None:
-    code = "import time\ndef waits():\n    time.sleep(600)\nwaits()"
+    code = "import time\ndef waits():\n    print(flush=True); time.sleep(600)\nwaits()"
     child = processes.start(["-c", code])
+    said, until = child.beside / "out", time.monotonic() + PATIENCE_S
+    while not (said.exists() and said.stat().st_size):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     with pytest.raises(subprocess.TimeoutExpired) as caught:
-        child.communicate(timeout=1)
+        child.communicate(timeout=0.1)
     assert "line 3 in waits" in "".join(caught.value.__notes__)
     assert child.poll() == -6
 
