@@ -190,6 +190,7 @@ class _Work:
             day=record.day,
             since=chosen.since,
             state=state,
+            part_rows=part_rows,
             chosen={"slots": list(chosen.slots) or None, "min_score": chosen.min_score},
             slots=names,
             key_slots=_key_slots(config, slots),

@@ -73,6 +73,7 @@ class RowsManifest:
     day: int
     since: int | None
     state: bool
+    part_rows: int  # as asked for; 0: those of 64 MiB
     chosen: Mapping[str, Any]
     slots: list[str]
     key_slots: list[int] | None
