@@ -6,9 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from paddlebox.api.process import working
+from paddlebox.config import load_config
 from paddlebox.config.dates import day_of
 from paddlebox.config.table import LifeConfig
 from paddlebox.launch.arguments import MANY, create_parser, finite, parse
@@ -27,12 +30,19 @@ def store_main(argv: Sequence[str] | None = None) -> int:
     docs/running.md."""
     arguments = parse(store_parser(), argv)
 
-    with guarded() as ended:
+    with guarded() as ended, _prepared(arguments):
         from paddlebox.tools.upkeep.commands import run
 
         ended.code, value, lines = run(arguments)
         print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
     return ended.code
+
+
+def _prepared(arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """Import Paddle with the settings of a new run, which `import -c` opens as `train` does."""
+    if arguments.command != "import" or arguments.config is None:
+        return nullcontext()
+    return working(load_config(arguments.config, arguments.overrides))
 
 
 def store_parser() -> argparse.ArgumentParser:
