@@ -5,7 +5,7 @@ Letters: n = rows, W = words of a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -14,7 +14,23 @@ FEASIGN, SLOT, HAS_EMBEDX = "feasign", "slot", "has_embedx"
 STATE = ("delta_score", "last_seen_day", "embed_state", "embedx_state", "expand_state")
 _SHAPED = ("counts", "embedx_w", "expand_w", "embed_state", "embedx_state", "expand_state")
 
+# Column -> the weights without which it has no meaning.
+_NEEDED = {
+    "has_embedx": "embedx_w",
+    "expand_w": "embedx_w",
+    "embed_state": "embed_w",
+    "embedx_state": "embedx_w",
+    "expand_state": "expand_w",
+}
+
 Columns = dict[str, np.ndarray]
+
+
+def check_weights(names: Collection[str]) -> None:
+    """Raises: ValueError if a column has no meaning because its weights are missing."""
+    for name, weights in _NEEDED.items():
+        if name in names and weights not in names:
+            raise ValueError(f"column {name} has no meaning without {weights}: add {weights}")
 
 
 def places(layout: Mapping[str, int]) -> dict[str, slice[int, int, None]]:
@@ -92,5 +108,5 @@ def rows_of(columns: Mapping[str, np.ndarray], layout: Mapping[str, int]) -> np.
     for name, place in places(layout).items():
         if name in columns:
             target = rows if dtype_of(name) == np.float32 else words
-            target[:, place] = columns[name].reshape(n, -1)
+            target[:, place] = columns[name].reshape(n, place.stop - place.start)
     return rows

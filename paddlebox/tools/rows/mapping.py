@@ -16,7 +16,14 @@ from paddlebox.config.load import read_yaml
 from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.tools.rows.arrays import Arrays
-from paddlebox.tools.rows.columns import FEASIGN, HAS_EMBEDX, SLOT, dtype_of, is_shaped
+from paddlebox.tools.rows.columns import (
+    FEASIGN,
+    HAS_EMBEDX,
+    SLOT,
+    check_weights,
+    dtype_of,
+    is_shaped,
+)
 
 POSITIONS = "positions"  # value of `keys`: the number of the line is the key
 
@@ -44,6 +51,14 @@ class Fbgemm(Section):
     table: int = Field(default=0, ge=0)
 
 
+# Key of rows -> keys that it replaces.
+_WITHOUT_EFFECT = {
+    "format": ("columns", "keys", "first", "vocabulary", "fbgemm"),
+    "vocabulary": ("keys", "first", "keys_are"),
+    "keys": ("first",),
+}
+
+
 class RowsOf(Section):
     """The rows of one slot, or with `keys_are: feasigns` of one table."""
 
@@ -51,7 +66,7 @@ class RowsOf(Section):
     slot: Text
     keys: Text = POSITIONS  # name of the array of integers
     keys_are: Choice[KeysAre] = KeysAre.VALUES
-    first: int = 0  # with positions: the key of line 0
+    first: int = Field(default=0, ge=0)  # with positions: the key of line 0
     vocabulary: Text | None = None  # with positions: a text file; line i has the value of line i
     #: Column of docs/formats/rows.md -> array, or some of its columns: array[:, a:b].
     columns: dict[str, Text] = Field(default_factory=dict)
@@ -66,10 +81,16 @@ class RowsOf(Section):
             if name not in known:
                 hint = did_you_mean([name], known) or f"; there are {', '.join(known)}"
                 raise ValueError(f"columns: expected columns of rows, found {name!r}{hint}")
+        check_weights(self.columns)
         if not self.columns and self.format is None:
             raise ValueError("columns: expected at least one, such as embedx_w: NAME, found none")
-        if self.vocabulary is not None and self.keys != POSITIONS:
-            raise ValueError("vocabulary gives the values of positions: take out keys")
+        given = self.model_dump(exclude_defaults=True)
+        for name, others in _WITHOUT_EFFECT.items():
+            for other in others if name in given else ():
+                if other in given:
+                    raise ValueError(f"{other} has no effect with {name}: take one of them out")
+        if self.number is not None and self.format is None:
+            raise ValueError("number has no effect without format: take it out, or add format")
         return self
 
 

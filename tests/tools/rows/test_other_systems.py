@@ -134,6 +134,8 @@ TEXTS = {
 @pytest.mark.parametrize("text_format", TEXTS)
 def test_text_tables_of_paddle(run: Path, tmp_path: Path, text_format: str) -> None:
     (tmp_path / "part-0").write_text(TEXTS[text_format])
+    nothing = mapping(tmp_path, file="part-0", format=text_format, number=4)
+    assert imported(run, nothing) == {}
     path = mapping(tmp_path, file="part-0", format=text_format, number=101)
     rows = imported(run, path)
     assert rows.keys() == {7, 8}
@@ -183,6 +185,22 @@ BAD: dict[str, tuple[dict[str, Any], type[PaddleBoxError], str]] = {
     "a truncated file": ({"file": "cut.npz"}, DataError, "cut.npz: cannot be read"),
     "a pickle of NumPy": ({"file": "code.npz"}, DataError, "code.npz: cannot be read"),
     "no columns": ({"columns": {}}, ConfigError, "columns: expected at least one"),
+    "a state without its weights": (
+        {"columns": {"embedx_state": "v[:, 0]"}}, ConfigError,
+        "column embedx_state has no meaning without embedx_w",
+    ),
+    "an expand without an embedx": (
+        {"columns": {"expand_w": "v"}}, ConfigError, "expand_w has no meaning without embedx_w",
+    ),
+    "a first key beside keys": ({"first": 1}, ConfigError, "first has no effect with keys"),
+    "a vocabulary of ids": (
+        {"keys": "positions", "vocabulary": "words.txt", "keys_are": "ids"}, ConfigError,
+        "keys_are has no effect with vocabulary",
+    ),
+    "columns of a text table": (
+        {"format": "paddle_ctr"}, ConfigError, "columns has no effect with format",
+    ),
+    "a number of an array": ({"number": 7}, ConfigError, "number has no effect without format"),
     "an unknown key": ({"colums": {}}, ConfigError, "colums"),
     "a state of fbgemm that is not one": (
         {"fbgemm": {}}, ConfigError, "expected an array 'rows_per_table' of a FBGEMM module",
@@ -230,6 +248,7 @@ def test_a_dense_parameter_replaces_that_of_the_run(run: Path, tmp_path: Path) -
     for parameters, message in (
         ({"w": "w"}, r"expected shape \[2, 3\], found \[3, 2\] .*; set transpose"),
         ({"v": "w"}, "no dense parameter 'v' in the model"),
+        ({"w": "w[:, 0:1]"}, r"expected shape \[2, 3\], found \[3, 1\]"),
         ({"b": "nan"}, "expected finite numbers"),
     ):
         with pytest.raises(PaddleBoxError, match=message):
