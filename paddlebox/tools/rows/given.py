@@ -80,7 +80,7 @@ def given_of(
 def _check(where: str, name: str, column: np.ndarray, feasigns: np.ndarray) -> None:
     if column.dtype.kind != "f":
         return
-    flat = column.reshape(len(column), -1)
+    flat = column.reshape(len(column), int(np.prod(column.shape[1:])))
     wrong = ~np.isfinite(flat).all(axis=1)
     what = "finite numbers"
     if name in _COUNTS and not wrong.any():

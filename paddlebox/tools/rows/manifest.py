@@ -11,7 +11,7 @@ from typing import Any
 from paddlebox.errors import CorruptionError, DataError, StoreError
 from paddlebox.store import checked
 from paddlebox.store.files import crc32c
-from paddlebox.tools.rows.columns import Columns
+from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, check_weights
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.parts import PartFormat, decode
 
@@ -150,6 +150,12 @@ def read_manifest(folder: Folder) -> RowsManifest:
 
 def _manifest(fields: dict[str, Any]) -> RowsManifest:
     """Raises: ValueError and its like."""
+    for table in fields["tables"]:
+        _check_table(table)
+    if not fields["tables"] or len(fields["key_slots"] or fields["slots"]) != len(fields["slots"]):
+        raise ValueError("it has no table, or not a number for each slot")
+    if fields["dense"] is not None:
+        checked.name(fields["dense"]["file"], "the file of the dense state")
     tables = [
         TableExport(
             **{**table, "parts": _parts(table["parts"]), "deletions": _parts(table["deletions"])}
@@ -161,9 +167,25 @@ def _manifest(fields: dict[str, Any]) -> RowsManifest:
     )
 
 
+def _check_table(table: Mapping[str, Any]) -> None:
+    layout = table["layout"]
+    for name in ("embedx_dim", "expand_dim"):
+        checked.number(layout[name], name)
+    for name in ("embed", "embedx"):
+        checked.name(layout[name]["rule"], f"the rule of {name}")
+    check_weights(table["columns"])
+    for name, width in table["columns"].items():
+        checked.number(width, f"the width of column {name}", least=1)
+    if not {FEASIGN, SLOT} <= table["columns"].keys():
+        raise ValueError(f"table {table['name']!r} has no column {FEASIGN} or {SLOT}")
+
+
 def _parts(listed: list[dict[str, Any]]) -> list[Part]:
     last, parts = -1, []
     for part in (Part(**fields) for fields in listed):
+        for name, value in dataclasses.asdict(part).items():
+            if name != "file":
+                checked.number(value, name, 2**64 - 1)
         if part.first_key <= last or part.last_key < part.first_key:
             raise ValueError(f"{part.file}: its range of keys is out of order")
         for folder in part.file.split("/"):

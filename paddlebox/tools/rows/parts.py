@@ -56,6 +56,10 @@ def decode(
                 f"{where}: column {name}: expected {dtype_of(name)} of shape {shape}, found "
                 f"{column.dtype} of shape {column.shape}"
             )
+    for name, most in ((SLOT, len(slots) - 1), (HAS_EMBEDX, 1)):
+        if name in columns and (columns[name] > most).any():
+            found = int(columns[name].max())
+            raise DataError(f"{where}: column {name}: expected at most {most}, found {found}")
     return columns
 
 
