@@ -12,7 +12,7 @@ from paddlebox._native import core
 from paddlebox.config import KeySpace
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.tools.rows import safetensors
-from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns
+from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, widths_of
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.given import Given, given_of
 from paddlebox.tools.rows.manifest import (
@@ -44,14 +44,16 @@ class ExportedRows:
         self._manifest = read_manifest(folder)
         self.network = self._manifest.network
 
-    def of_table(self, target: Target, first: bool) -> TableRows:
-        tables = self._manifest.tables
+    def of_table(self, target: Target) -> TableRows:
+        is_new, since = target.table.head is None, self._manifest.since
+        if is_new and since is not None:
+            raise ConfigError(
+                f"{self.place}: is a delta since version {since}, expected an export of all rows "
+                "for a new run: import one of that version with -c, and then the delta without -c"
+            )
         self._check_key_space(target)
         self._check_inputs(target)
-        exported = tables[0] if first else None
-        for table in tables[1:]:
-            if not first and table.name == target.table.name:
-                exported = table
+        exported = self._table_of(target)
         if exported is None:
             return TableRows()
         for width in ("embedx_dim", "expand_dim"):
@@ -71,6 +73,7 @@ class ExportedRows:
             batches=self._batches(exported, target),
             is_ordered=not self._moves(target),
             deleted=self._deleted(exported),
+            deletes=bool(exported.deletions),
             events=exported.events,
             day=self._manifest.day,
         )
@@ -91,6 +94,18 @@ class ExportedRows:
         return {one["name"]: arrays[one["name"]] for one in report["carried"]}
 
     # ---- implementation
+
+    def _table_of(self, target: Target) -> TableExport | None:
+        """The first table of the export for that of the run, and the others by name."""
+        first, *others = self._manifest.tables
+        if target.table.name == target.tables[0]:
+            for table in others:
+                if table.name not in target.tables[1:]:
+                    why = f"table {table.name}, which the run lacks"
+                    target.counted.refuse(why, table.rows)
+                    target.counted.read += table.rows
+            return first
+        return next((table for table in others if table.name == target.table.name), None)
 
     def _check_key_space(self, target: Target) -> None:
         expected = target.config.data.key_space
@@ -119,7 +134,7 @@ class ExportedRows:
                     )
 
     def _batches(self, exported: TableExport, target: Target) -> Iterator[Given]:
-        numbers, names = self._numbers(target), _kept(exported, target)
+        numbers, names = self._numbers(target), self._kept(exported, target)
         for part in exported.parts:
             where = f"{self.place}/{part.file}"
             columns = self._manifest.columns(self._folder, exported, part)
@@ -129,6 +144,24 @@ class ExportedRows:
                 moved = self._moved(batch, numbers, target)
                 yield given_of(moved, target.layout, target.counted, where)
 
+    def _kept(self, exported: TableExport, target: Target) -> list[str]:
+        """The columns that have the same meaning in the run. Raises: DataError for one of another
+        width."""
+        old, new = exported.layout, target.table.config.model_dump(mode="json")
+        other = [name for name, of in _RULE_OF.items() if old[of]["rule"] != new[of]["rule"]]
+        if list(old["counts"]) != list(new["counts"]):
+            other.append("counts")
+        kept = [name for name in exported.columns if name not in other]
+        widths = widths_of(target.layout, True)
+        for name in kept:
+            found, expected = exported.columns[name], widths.get(name, 0)
+            if found != expected:
+                raise DataError(
+                    f"{self.place}: column {name} of table {exported.name!r}: expected a width of "
+                    f"{expected}, as in the run, found {found}"
+                )
+        return kept
+
     def _deleted(self, exported: TableExport) -> Iterator[np.ndarray]:
         for part in exported.deletions:
             feasigns = self._manifest.deleted(self._folder, part)[FEASIGN]
@@ -136,10 +169,10 @@ class ExportedRows:
             yield core.keys_of(feasigns)
 
     def _numbers(self, target: Target) -> np.ndarray:
-        """(slots of the export) int64: the place of each in the run; -1: the run lacks it."""
-        names = target.names
-        places = [names.index(n) if n in names else -1 for n in self._manifest.slots]
-        return np.array(places, np.int64)
+        """(slots of the export) int64: the place of each in the run; -1: the run does not look it
+        up in this table."""
+        places = {name: at for at, name in enumerate(target.names) if target.has(name)}
+        return np.array([places.get(name, -1) for name in self._manifest.slots], np.int64)
 
     def _moves(self, target: Target) -> bool:
         """Whether feasigns contain other numbers in the run."""
@@ -151,11 +184,13 @@ class ExportedRows:
         return any(place >= 0 and new[place] != number for place, number in pairs)
 
     def _moved(self, columns: Columns, numbers: np.ndarray, target: Target) -> Columns:
-        """The columns with the slots of the run, without rows of slots that it lacks."""
+        """The columns with the slots of the run, without rows that it would not look up."""
         places = numbers[columns[SLOT]]
         if (places < 0).any():
             for number in np.unique(columns[SLOT][places < 0]):
-                why = f"slot {self._manifest.slots[number]}, which the run lacks"
+                name = self._manifest.slots[number]
+                lacks = "has in another table" if name in target.names else "lacks"
+                why = f"slot {name}, which the run {lacks}"
                 target.counted.refuse(why, int((columns[SLOT] == number).sum()))
             target.counted.read += int((places < 0).sum())
             columns = {name: of[places >= 0] for name, of in columns.items()}
@@ -184,15 +219,6 @@ def _models(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _salt(number: int) -> np.uint64:
     return np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1))
-
-
-def _kept(exported: TableExport, target: Target) -> list[str]:
-    """The columns that have the same meaning in the run."""
-    old, new = exported.layout, target.table.config.model_dump(mode="json")
-    other = [name for name, of in _RULE_OF.items() if old[of]["rule"] != new[of]["rule"]]
-    if list(old["counts"]) != list(new["counts"]):
-        other.append("counts")
-    return [name for name in exported.columns if name not in other]
 
 
 def _check_range(where: str, feasigns: np.ndarray, part: Part) -> None:

@@ -41,12 +41,11 @@ class MappedRows:
         self._folder = path.parent
         self._opened: dict[str, Arrays] = {}
 
-    def of_table(self, target: Target, first: bool) -> TableRows:
+    def of_table(self, target: Target) -> TableRows:
         own = []
         for rows in self._mapping.rows:
             known_slot(target.names, rows.slot, f"{self.place}: no sparse slot {rows.slot!r}")
-            table = target.slots.sparse[target.names.index(rows.slot)].table
-            if table == target.table.name or (first and table is None):
+            if target.has(rows.slot):
                 own.append(rows)
         return TableRows(
             most=sum(self._lines(rows) for rows in own),
@@ -65,8 +64,7 @@ class MappedRows:
             known_slot(list(fresh), name, f"{where}: no dense parameter {name!r} in the model")
             source = of if isinstance(of, DenseParameter) else DenseParameter(array=of)
             cut = Cut.parse(source.array)
-            cut.lines(arrays, f"{self.place}: {dense.file}")
-            array = arrays.read(cut.array)
+            array = cut.read(arrays, 0, cut.lines(arrays, f"{self.place}: {dense.file}"))
             array = np.ascontiguousarray(array.T if source.transpose else array)
             expected = fresh[name]
             if array.shape != expected.shape:
@@ -176,10 +174,6 @@ class _Feasigns:
                     f"{self._where}, found {len(self._vocabulary)}"
                 )
             return self._columns(self._of_values(values))
-        if self._rows.first + begin < 0:
-            raise ConfigError(
-                f"{self._where}: first: expected at least 0, found {self._rows.first}"
-            )
         first = self._rows.first
         return self.of_keys(np.arange(first + begin, first + end, dtype=np.uint64))
 

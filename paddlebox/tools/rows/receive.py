@@ -62,6 +62,16 @@ class Target:
     def names(self) -> list[str]:
         return [slot.name for slot in self.slots.sparse]
 
+    @property
+    def tables(self) -> list[str]:
+        """The names of all tables of the run, the first one first."""
+        return [table.name for table in self.config.tables]
+
+    def has(self, slot: str) -> bool:
+        """Whether the run looks up the slot in this table."""
+        own = self.slots.tables(self.tables)[self.names.index(slot)]
+        return self.tables[own] == self.table.name
+
 
 @dataclass(frozen=True)
 class TableRows:
@@ -72,6 +82,7 @@ class TableRows:
     is_ordered: bool = True  # whether the batches are in the order of keys
     #: (n) uint64 keys, ascending, whose rows go.
     deleted: Iterable[np.ndarray] = ()
+    deletes: bool = False  # whether `deleted` has keys
     #: Of the first version of a new table.
     events: Sequence[Mapping[str, Any]] = ()
     day: int = 0
@@ -87,8 +98,8 @@ class RowSource(Protocol):
     def network(self) -> Mapping[str, Any] | None:
         """The sections of a stored config that describe the network of the dense parameters."""
 
-    def of_table(self, target: Target, first: bool) -> TableRows:
-        """first: whether the table is the first one of the run."""
+    def of_table(self, target: Target) -> TableRows:
+        """Called once for each table of the run, the first one first."""
 
     def dense(self, fresh: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of a dense state that the source has. fresh: the dense state of the run."""
@@ -122,7 +133,7 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
     ) -> None:
         counted = Counted()
         targets = [Target(config, slots, table, counted) for table in tables.members]
-        given = [source.of_table(target, not at) for at, target in enumerate(targets)]
+        given = [source.of_table(target) for target in targets]
         of_each = []
         for target, rows in zip(targets, given, strict=True):
             segments = _Writing(target, rows, source.place, run_dir / SCRATCH).write()
@@ -160,7 +171,7 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
         with TableSet(config.tables, options, slots=of_tables) as tables:
             counted = Counted()
             targets = [Target(config, slots, table, counted) for table in tables.members]
-            given = [source.of_table(target, not at) for at, target in enumerate(targets)]
+            given = [source.of_table(target) for target in targets]
             of_each = [
                 _Writing(target, rows, source.place, run_dir / SCRATCH).add()
                 for target, rows in zip(targets, given, strict=True)
@@ -234,24 +245,20 @@ class _Writing:
     def add(self) -> AddedRows:
         counted, table = self._target.counted, self._target.table
         new = counted.new
-        gone = iter(self._rows.deleted)
-        keys = next(gone, None)
-        if keys is None:
+        if not self._rows.deletes:
             segments = import_chunks(table, self._completed(), self._rows.most)
             return AddedRows(segments, self._live + counted.new - new)
-        chunks = self._merged(_chained(keys, gone))
-        segments = import_chunks(table, chunks, self._live + self._rows.most)
+        segments = import_chunks(table, self._merged(), self._live + self._rows.most)
         live = sum(segment["rows"] for segment in segments)
         return AddedRows(segments, live, replaces=True)
 
     def _completed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        last: int | None = None
+        last = np.uint64(0)
         table, counted = self._target.table, self._target.counted
         for batch in self._given:
             if not len(batch.keys):
                 continue
-            self._check_ascending(batch.keys, last)
-            last = int(batch.keys[-1])
+            last = self._ascending(batch.keys, last)
             none = np.empty(0, np.uint8), np.empty((0, batch.rows.shape[1]), np.float32)
             found, existing = none
             if self._live:
@@ -272,20 +279,30 @@ class _Writing:
             counted.new += len(batch.keys) - replaced
             yield batch.keys, rows
 
-    def _check_ascending(self, keys: np.ndarray, last: int | None) -> None:
-        same = np.flatnonzero(keys[1:] <= keys[:-1])
-        at = int(same[0]) + 1 if len(same) else 0 if last is not None and keys[0] <= last else None
-        if at is not None:
-            feasign = core.feasigns_of(keys[at : at + 1])[0]
+    def _ascending(self, keys: np.ndarray, last: np.uint64) -> np.uint64:
+        """The last key of a batch. last: that of the batch before; 0: none. Raises: DataError."""
+        before = np.concatenate([[last], keys[:-1]])
+        wrong = keys <= before
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            how = "there twice" if keys[at] == before[at] else "not in the order of keys"
             raise DataError(
-                f"{self._place}: feasign {feasign} is there twice for table "
-                f"{self._target.table.name!r}, expected each once: the parts or files overlap"
+                f"{self._place}: feasign {core.feasigns_of(keys[at : at + 1])[0]} is {how} for "
+                f"table {self._target.table.name!r}, expected each once, in the order of keys"
             )
+        return np.uint64(keys[-1])
 
-    def _merged(self, deleted: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _deleted(self) -> Iterator[tuple[np.ndarray, None]]:
+        last = np.uint64(0)
+        for keys in self._rows.deleted:
+            if len(keys):
+                last = self._ascending(keys, last)
+                yield keys, None
+
+    def _merged(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All rows of the table after the import, in the order of keys."""
         table, counted = self._target.table, self._target.counted
-        given, gone = Cursor(self._completed()), Cursor((keys, None) for keys in deleted)
+        given, gone = Cursor(self._completed()), Cursor(self._deleted())
         for low, high in key_ranges(max(1, -(-self._live // _READ_ROWS))):
             feasigns, rows = table.native.read_all(low, high)
             keys = core.keys_of(feasigns)
@@ -297,11 +314,6 @@ class _Writing:
             keys = np.concatenate([keys[kept], added])
             order = np.argsort(keys)
             yield keys[order], np.concatenate([rows[kept], *(r for _, r in taken)])[order]
-
-
-def _chained(first: np.ndarray, rest: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    yield first
-    yield from rest
 
 
 def _concatenated(keys: Sequence[np.ndarray]) -> np.ndarray:
