@@ -42,7 +42,7 @@ from paddlebox.ranks.sightings import (
 )
 from paddlebox.ranks.small_messages import in_turns, send_to_all, together
 from paddlebox.store import copies, files
-from paddlebox.store.group import Group, key_ranges
+from paddlebox.store.group import ONE_RANK, Group, key_ranges
 from paddlebox.store.locks import StoreLock
 from paddlebox.store.version_store import VersionStore
 from paddlebox.training.opening import table_options
@@ -72,11 +72,32 @@ def take_over(root: Path, config: Config, world: Group, back_to: str = "") -> No
     _Adoption(root, config, world, back_to).take_over()
 
 
-class _Adoption:
-    """Methods that need the group are collective. Arguments: of `take_over`."""
+def change_as_one(root: Path, config: Config, change: Callable[[Path], int]) -> None:
+    """Move the rows of all ranks of a run to one store, change it, and make it the store of the
+    run. If this fails or is killed, the stores of the ranks are as before.
 
-    def __init__(self, root: Path, config: Config, world: Group, back_to: str) -> None:
+    Args:
+        change: commits a version to the store in a folder, which no process sees yet, and returns
+            its number.
+
+    Raises: as `take_over`; what `change` raises.
+    """
+    _Adoption(root, config, ONE_RANK, "", change).take_over()
+
+
+class _Adoption:
+    """Methods that need the group are collective. Arguments: of `take_over` and `change_as_one`."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: Config,
+        world: Group,
+        back_to: str,
+        change: Callable[[Path], int] | None = None,
+    ) -> None:
         self._root, self._config, self._world, self._back_to = root, config, world, back_to
+        self._change = change
         self._own = self._dir(world.rank)
         self._range = world.key_range
 
@@ -263,6 +284,8 @@ class _Adoption:
         try:
             parts = send_parts(here, versions, seen, own / _SOURCES, world)
             version, rows = self._write_own(self._together(read_from), stores)
+            if self._change is not None:
+                version = self._change(own / _MOVING)
             texts = self._texts(seen, agents)
             # A rank that has been there before has these files.
             self._together(lambda: self._finish_own({} if world.rank in seen else texts))

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Config, Slots
-from paddlebox.errors import ConfigError, DataError, StoreError
+from paddlebox.config import Config, HbmPlace, Slots
+from paddlebox.errors import DataError, StoreError
+from paddlebox.ranks.adopt_stores import change_as_one
 from paddlebox.saves.reader import Cursor
 from paddlebox.store import run_config
 from paddlebox.store.group import key_ranges
@@ -156,48 +157,53 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
 
 def into_existing(run_dir: Path, source: RowSource) -> Imported:
     """Adds the rows and the dense parameters of a source to a run that is not being trained. What
-    the source gives of a row replaces what the run has; the rest of the row stays.
+    the source gives of a row replaces what the run has; the rest of the row stays. The rows of
+    several ranks become those of one rank; training with several ranks distributes them again.
 
     Raises: StoreLockedError while the run is trained; as `into_new`; the last commit stands then.
     """
     imported = Imported(str(run_dir), source.place)
-    store = run_dir / "store"
-    with KeptLock(store):
-        config, slots, kept = _described(run_dir)
-        options = replace(
-            table_options(config), folder=store, compaction=None, keep_versions=kept + 1
-        )
-        of_tables = slots if config.extra_tables else None
-        with TableSet(config.tables, options, slots=of_tables) as tables:
-            counted = Counted()
-            targets = [Target(config, slots, table, counted) for table in tables.members]
-            given = [source.of_table(target) for target in targets]
-            of_each = [
-                _Writing(target, rows, source.place, run_dir / SCRATCH).add()
-                for target, rows in zip(targets, given, strict=True)
-            ]
-            before = tables.first.load_dense()
-            dense = source.dense(before)
-            changed = _with_averages(before, dense)
-            imported.version = commit_added(tables, of_each, changed)
-            _note(imported, counted, dense)
+    with KeptLock(run_dir / "store"):
+        config, slots, ranks, kept = _described(run_dir)
+
+        def add(store: Path) -> int:
+            options = replace(
+                table_options(config),
+                folder=store,
+                hbm_place=HbmPlace.HOST,
+                compaction=None,
+                keep_versions=kept + 1,
+            )
+            of_tables = slots if config.extra_tables else None
+            with TableSet(config.tables, options, slots=of_tables) as tables:
+                counted = Counted()
+                targets = [Target(config, slots, table, counted) for table in tables.members]
+                given = [source.of_table(target) for target in targets]
+                of_each = [
+                    _Writing(target, rows, source.place, run_dir / SCRATCH).add()
+                    for target, rows in zip(targets, given, strict=True)
+                ]
+                before = tables.first.load_dense()
+                dense = source.dense(before)
+                imported.version = commit_added(tables, of_each, _with_averages(before, dense))
+                _note(imported, counted, dense)
+            return imported.version
+
+        if ranks == 1:
+            add(run_dir / "store")
+        else:
+            change_as_one(run_dir, config, add)
     return imported
 
 
-def _described(run_dir: Path) -> tuple[Config, Slots, int]:
-    """The config and slots of the newest version, and the number of kept versions. They stay: how
-    many do is a setting of the next start of the run."""
+def _described(run_dir: Path) -> tuple[Config, Slots, int, int]:
+    """The config, slots and ranks of the newest version, and the number of kept versions. They
+    stay: how many do is a setting of the next start of the run."""
     with VersionStore.open_reader(run_dir / "store") as manifest:
         record, kept = manifest.newest(), len(manifest.numbers())
     if record is None:
         raise StoreError(f"{run_dir}: no version has been committed yet: give its config with -c")
-    if ranks_of(record) != 1:
-        raise ConfigError(
-            f"{run_dir}: was trained by {ranks_of(record)} ranks, expected 1: import into a run of "
-            "one rank; training with several ranks then distributes its rows"
-        )
-    config, slots = run_config.of_version(run_dir, record)
-    return config, slots, kept
+    return *run_config.of_version(run_dir, record), ranks_of(record), kept
 
 
 def _without_averages(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlebox._native import core
+from paddlebox.config import Config, HbmPlace
 from paddlebox.errors import (
     ConfigError,
     CorruptionError,
@@ -19,15 +22,21 @@ from paddlebox.errors import (
     PaddleBoxError,
     StoreError,
 )
+from paddlebox.ranks import adopt_stores
+from paddlebox.ranks.reshard import write_range
 from paddlebox.store import import_rows
 from paddlebox.store.files import crc32c
-from paddlebox.tools.rows import given
+from paddlebox.store.group import key_ranges
+from paddlebox.store.rank_stores import rank_versions, store_of_rank
+from paddlebox.tools.rows import given, receive
 from paddlebox.tools.rows.export import Chosen, export_rows
 from paddlebox.tools.rows.parts import PartFormat
-from paddlebox.tools.rows.receive import into_existing
+from paddlebox.tools.rows.receive import Target, into_existing
 from paddlebox.tools.rows.sources import open_rows
+from paddlebox.tools.upkeep import cli
 from paddlebox.training.config_changes import description
-from tests.support.configs import make_slots
+from paddlebox.training.opening import table_options
+from tests.support.configs import make_slots, write_config
 from tests.support.inside import head_of
 from tests.support.shared import once
 from tests.tools.rows import small
@@ -39,6 +48,12 @@ def _make(folder: Path) -> None:
     for part_format in PartFormat:
         to = str(folder / part_format.value)
         export_rows(folder / "run", to, part_format, state=True, part_rows=100)
+    config = small.config_of()
+    shrunk = Path(shutil.copytree(folder / "run", folder / "shrunk"))
+    with open_run(shrunk, config) as table:
+        table.life.shrink(small.DAY + 2, 0.0, 0)  # rows of the first pass alone go
+    since = Chosen(since=1)
+    export_rows(shrunk, str(folder / "delta"), PartFormat.NPZ, chosen=since, part_rows=100)
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +64,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def export(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "npz", tmp_path / "export"))
+
+
+@pytest.fixture
+def delta(made: Path, tmp_path: Path) -> Path:
+    """Changes and deletions since the first version."""
+    return Path(shutil.copytree(made / "delta", tmp_path / "delta"))
 
 
 @pytest.fixture
@@ -100,12 +121,21 @@ def test_parts_in_another_order_are_the_same_rows(export: Path, tmp_path: Path) 
 
 
 def rewrite(export: Path, change: Any) -> None:
-    """Changes each part in export.json, and its checksum."""
+    """Changes each part in export.json."""
+
+    def change_parts(fields: dict[str, Any]) -> None:
+        for table in fields["tables"]:
+            for part in (*table["parts"], *table["deletions"]):
+                change(part)
+
+    rewrite_all(export, change_parts)
+
+
+def rewrite_all(export: Path, change: Any) -> None:
+    """Changes export.json, and its checksum."""
     fields = json.loads((export / "export.json").read_text())
     del fields["crc32c"]
-    for table in fields["tables"]:
-        for part in table["parts"]:
-            change(part)
+    change(fields)
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     fields["crc32c"] = crc32c(text.encode())
     (export / "export.json").write_text(json.dumps(fields, indent=1, sort_keys=True))
@@ -160,6 +190,24 @@ def test_a_delta_brings_another_run_to_the_same_rows(tmp_path: Path) -> None:
         assert head_of(table).live_rows == 201
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f[::-1], "is not in the order of keys for table"),
+        (lambda f: np.concatenate([f[:1], f[:-1]]), "is there twice for table"),
+        (lambda f: f + np.uint64(1), "expected a key of"),
+    ],
+)
+def test_deletions_are_checked_as_rows_are(
+    change: Any, message: str, delta: Path, run: Path
+) -> None:
+    before = digest_of(run)
+    _columns(delta, lambda c: c.update(feasign=change(c["feasign"])), "deletions", 0)
+    with pytest.raises(DataError, match=message):
+        into_existing(run, open_rows(str(delta)))
+    assert digest_of(run) == before
+
+
 def test_slots_are_found_by_name_and_feasigns_move_with_them(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +231,88 @@ def test_slots_are_found_by_name_and_feasigns_move_with_them(
     assert np.frombuffer(rows[user], np.uint16)[0] == 1
 
 
+def test_rows_that_the_run_would_not_look_up_are_refused_and_counted(
+    export: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_table(fields: dict[str, Any]) -> None:
+        fields["tables"].append({**fields["tables"][0], "name": "wide"})
+
+    rewrite_all(export, add_table)
+    monkeypatch.setattr(Target, "has", lambda _, slot: slot != "item")
+    imported = into_existing(run, open_rows(str(export)))
+    assert imported.refused == {
+        "table wide, which the run lacks": 1200,
+        "slot item, which the run has in another table": 400,
+    }
+    assert (imported.read, imported.new + imported.replaced) == (2400, 800)
+    monkeypatch.setattr(Target, "has", lambda _, __: False)
+    imported = into_existing(run, open_rows(str(export)))
+    assert sum(imported.refused.values()) == imported.read == 2400
+
+
+def test_a_new_run_gets_the_settings_of_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables may be on a GPU, which Paddle must know before it is imported."""
+    places = []
+
+    def working(config: Config) -> AbstractContextManager[None]:
+        places.append(config.hbm.place)
+        return nullcontext()
+
+    monkeypatch.setattr(cli, "working", working)
+    config = write_config(tmp_path, hbm={"place": "gpu"})
+    run, source = str(tmp_path / "new"), str(tmp_path / "nothing")
+    assert cli.store_main(["import", run, source, "-c", str(config)]) == 4
+    assert cli.store_main(["import", run, source]) == 4
+    assert places == [HbmPlace.GPU]
+
+
+def test_a_delta_is_not_a_new_run(delta: Path) -> None:
+    target: Any = SimpleNamespace(table=SimpleNamespace(head=None))
+    with pytest.raises(ConfigError, match=r"is a delta since version 1, .* and then the delta"):
+        open_rows(str(delta)).of_table(target)
+
+
+def of_two_ranks(folder: Path, run: Path) -> Path:
+    """The rows of a run in the stores of two ranks."""
+    config = small.config_in(run)
+    for rank, own in enumerate(key_ranges(2)):
+        source = [(run / "store", 1)]
+        to = store_of_rank(folder / "store", rank)
+        options = table_options(config)
+        write_range(source, config.tables, own, to, version=2, ranks=2, options=options)
+    return folder
+
+
+def versions_of(run: Path) -> list[tuple[Path, int]]:
+    return [(store, record.version) for store, record in rank_versions(run / "store")]
+
+
+def test_the_rows_of_several_ranks_change_together_or_not_at_all(
+    made: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, source = of_two_ranks(tmp_path / "ranks", run), open_rows(str(made / "npz"))
+    before = versions_of(ranks)
+    assert [version for _, version in before] == [2, 2]
+    for dying in (receive, adopt_stores._Adoption):
+        name = "commit_added" if dying is receive else "_finish_own"
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(dying, name, dies)
+            into_existing(ranks, source)
+        assert versions_of(ranks) == before
+    imported = into_existing(ranks, source)
+    assert (imported.new, imported.replaced) == (799, 401)
+    assert versions_of(ranks) == [(ranks / "store", imported.version)]
+    into_existing(run, source)
+    assert digest_of(ranks) == digest_of(run)
+    assert not list(ranks.glob("ranks/1/store*"))
+
+
+def dies(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_rows_in_any_order_are_sorted_in_bounded_memory(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,10 +331,10 @@ def test_rows_in_any_order_are_sorted_in_bounded_memory(
 # ---- bad input: one error, and nothing applied
 
 
-def _columns(export: Path, change: Any) -> None:
-    """Changes the columns of the second part, as another program would have written them."""
+def _columns(export: Path, change: Any, kind: str = "parts", number: int = 1) -> None:
+    """Changes the columns of a part, as another program would have written them."""
     fields = json.loads((export / "export.json").read_text())
-    part = fields["tables"][0]["parts"][1]
+    part = fields["tables"][0][kind][number]
     path = export / part["file"]
     with np.load(path) as stored:
         columns = {name: stored[name].copy() for name in stored.files}
@@ -245,6 +375,41 @@ BAD: dict[str, tuple[Any, type[PaddleBoxError], str]] = {
         lambda e: _columns(e, lambda c: c["feasign"].__setitem__(3, 1)),
         DataError,
         "part-00001.npz: feasign 1: expected a key of",
+    ),
+    "a slot that is not one": (
+        lambda e: _columns(e, lambda c: c["slot"].__setitem__(3, 7)),
+        DataError,
+        "part-00001.npz: column slot: expected at most 2, found 7",
+    ),
+    "half an embedx": (
+        lambda e: _columns(e, lambda c: c["has_embedx"].__setitem__(3, 2)),
+        DataError,
+        "part-00001.npz: column has_embedx: expected at most 1, found 2",
+    ),
+    "a state without its weights": (
+        lambda e: rewrite_all(e, lambda f: f["tables"][0]["columns"].pop("embed_w")),
+        CorruptionError,
+        "export.json: .* embed_state has no meaning without embed_w",
+    ),
+    "a column of another width": (
+        lambda e: rewrite_all(e, lambda f: f["tables"][0]["columns"].update(embedx_w=3)),
+        DataError,
+        "column embedx_w of table 'default': expected a width of 4, as in the run, found 3",
+    ),
+    "a layout without a rule": (
+        lambda e: rewrite_all(e, lambda f: f["tables"][0]["layout"].pop("embedx")),
+        CorruptionError,
+        "export.json: does not describe an export: KeyError",
+    ),
+    "rows that are not a number": (
+        lambda e: rewrite(e, lambda part: part.update(rows="7")),
+        CorruptionError,
+        "export.json: .*rows is '7', expected an integer",
+    ),
+    "a dense state outside": (
+        lambda e: rewrite_all(e, lambda f: f["dense"].update(file="../dense.npz")),
+        CorruptionError,
+        "the file of the dense state is '../dense.npz', expected a name",
     ),
     "another width": (
         lambda e: _columns(e, lambda c: c.update(embedx_w=c["embedx_w"][:, :3].copy())),
@@ -300,11 +465,6 @@ def test_an_import_that_dies_before_its_commit_leaves_the_run_as_it_was(
     export: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = digest_of(run)
-
-    def dies(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    from paddlebox.tools.rows import receive
 
     monkeypatch.setattr(receive, "commit_added", dies)
     with pytest.raises(KeyboardInterrupt):
