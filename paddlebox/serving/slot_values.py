@@ -40,6 +40,19 @@ def known_slot(names: Sequence[str], name: str, wrong: str) -> str:
     raise ConfigError(wrong + (did_you_mean([name], names) or f"; there are {', '.join(names)}"))
 
 
+def salt_of(number: int) -> np.uint64:
+    """What a slot number adds: FeasignInSlot in ops/row/feasign.h is Mix(id) ^ salt."""
+    return np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1))
+
+
+def in_slot(ids: np.ndarray, salt: np.uint64 | None) -> np.ndarray:
+    """(K) uint64 feasigns of ids. salt: of their slot; None: they do not contain it."""
+    if salt is None:
+        return ids
+    mixed = core.keys_of(ids) ^ salt
+    return np.where(mixed == 0, np.uint64(1), mixed)
+
+
 class SlotValues:
     """Maps the values of a sparse slot to the feasigns that the feeder computes from them: they are
     hashed if the slot has `hash`, and contain the slot if the key space is per_slot. The values of
@@ -60,9 +73,7 @@ class SlotValues:
         #: Whether a feasign does not contain the value, which is a text; otherwise it is an id.
         self.has_texts = self._slot.hash or self._criteo
         number = slots.key_slots()[place]
-        per_slot = key_space is KeySpace.PER_SLOT
-        # FeasignInSlot in ops/row/feasign.h is Mix(id) ^ salt.
-        self._salt = np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1)) if per_slot else None
+        self._salt = salt_of(number) if key_space is KeySpace.PER_SLOT else None
 
     def feasigns(self, values: Sequence[Any]) -> np.ndarray:
         """(K) uint64. values: as in the data (`text_of`). Raises: ConfigError for one that the slot
@@ -71,7 +82,7 @@ class SlotValues:
         for value, is_there in zip(values, present, strict=True):
             if not is_there:
                 raise ConfigError(f"slot {self._slot.name!r}: {value!r} is not a feasign")
-        return self._in_slot(ids)
+        return in_slot(ids, self._salt)
 
     def ids(self, feasigns: np.ndarray) -> np.ndarray:
         """(K) uint64 ids, of which (K) uint64 feasigns of this slot were made."""
@@ -105,16 +116,10 @@ class SlotValues:
             column = column.flatten()
         column = column.drop_null().unique()
         present, ids = self._parse(column)
-        columns = {"key": core.keys_of(self._in_slot(ids))}
+        columns = {"key": core.keys_of(in_slot(ids, self._salt))}
         if self.has_texts:
             columns["value"] = column.filter(pa.array(present)).cast(pa.large_string())
         return pa.table(columns)
-
-    def _in_slot(self, ids: np.ndarray) -> np.ndarray:
-        if self._salt is None:
-            return ids
-        mixed = core.keys_of(ids) ^ self._salt
-        return np.where(mixed == 0, np.uint64(1), mixed)
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         """A column of a file with these values."""

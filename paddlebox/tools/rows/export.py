@@ -316,9 +316,8 @@ def _key_slots(config: Config, slots: Slots) -> list[int] | None:
 
 def _network(config: Config) -> dict[str, Any]:
     """What gives the dense parameters their meaning."""
-    fields = config.model_dump(mode="json")
-    key_space = {"key_space": fields["data"]["key_space"]}
-    return {"model": fields["model"], "phases": fields["phases"], "data": key_space}
+    included: dict[str, Any] = {"model": True, "phases": True, "data": {"key_space"}}
+    return config.model_dump(mode="json", include=included)
 
 
 def _changes(old: Pair, new: Pair) -> tuple[Pair, np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import KeySpace
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.serving.slot_values import salt_of
 from paddlebox.tools.rows import safetensors
 from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, widths_of
 from paddlebox.tools.rows.folder import Folder
@@ -42,7 +43,7 @@ class ExportedRows:
         self._folder = folder
         self.place = folder.place
         self._manifest = read_manifest(folder)
-        self.network = self._manifest.network
+        self.network: Mapping[str, Any] | None = self._manifest.network
 
     def of_table(self, target: Target) -> TableRows:
         is_new, since = target.table.head is None, self._manifest.since
@@ -69,9 +70,8 @@ class ExportedRows:
                 f"{', '.join(self._manifest.slots)}"
             )
         return TableRows(
-            most=exported.rows,
             batches=self._batches(exported, target),
-            is_ordered=not self._moves(target),
+            rows=None if self._moves(target) else exported.rows,
             deleted=self._deleted(exported),
             deletes=bool(exported.deletions),
             events=exported.events,
@@ -205,7 +205,7 @@ class ExportedRows:
         numbers, feasigns = self._numbers(target), columns[FEASIGN].copy()
         for slot in np.unique(columns[SLOT]):
             own = columns[SLOT] == slot
-            before, after = (_salt(number) for number in (old[slot], new[numbers[slot]]))
+            before, after = (salt_of(number) for number in (old[slot], new[numbers[slot]]))
             mixed = feasigns[own] ^ before ^ after
             feasigns[own] = np.where(mixed == 0, np.uint64(1), mixed)
         return feasigns
@@ -215,10 +215,6 @@ def _models(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Phase -> model, by the sections of a stored config. Without phases, the name is empty."""
     phases = config.get("phases") or {"": config}
     return {name: phase["model"] for name, phase in phases.items()}
-
-
-def _salt(number: int) -> np.uint64:
-    return np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1))
 
 
 def _check_range(where: str, feasigns: np.ndarray, part: Part) -> None:

@@ -5,7 +5,6 @@ Letters: n = rows of a batch, W = words of a row of the table.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,61 +109,42 @@ def _clip(columns: dict[str, np.ndarray], counted: Counted) -> None:
 # ---- the order of keys
 
 
-class Sorter:
-    """Brings batches into the order of keys, in bounded memory. folder: for sorted runs; it must
-    not exist, and is removed at the end. Raises: DataError if a key is there twice."""
+def in_order(batches: Iterable[Given], folder: Path, words: int) -> tuple[int, Iterator[Given]]:
+    """Reads all batches, and brings them into the order of keys in bounded memory. folder: for
+    sorted runs, which stay there. Returns: the number of rows; the batches."""
+    most = max(1, _SORT_BYTES // (12 + 4 * words))
+    runs: list[Given] = []
+    waiting: list[Given] = []
+    rows = spilled = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch.keys)
+        if rows - spilled >= most:
+            runs.append(_spilled(_sorted(waiting), folder / str(len(runs))))
+            waiting, spilled = [], rows
+    if waiting:
+        runs.append(_sorted(waiting))
+    return rows, _merged(runs, rows)
 
-    def __init__(self, folder: Path, words: int, sort_bytes: int = _SORT_BYTES) -> None:
-        self._folder, self._words = folder, words
-        self._most = max(1, sort_bytes // (12 + 4 * words))
-        self._runs: list[Given] = []  # of mapped files
-        self.rows = 0
 
-    def sort(self, batches: Iterable[Given]) -> Iterator[Given]:
-        try:
-            for run in self._collected(batches):
-                if self._runs or len(run.keys) >= self._most:
-                    self._spill(run)
-                else:
-                    yield run
-            if self._runs:
-                yield from self._merged()
-        finally:
-            self._runs = []
-            shutil.rmtree(self._folder, ignore_errors=True)
+def _spilled(run: Given, folder: Path) -> Given:
+    files.make_folder(str(folder))
+    mapped = {}
+    for name, array in vars(run).items():
+        path = folder / f"{name}.npy"
+        with files.writing(str(path)):
+            np.save(path, array)
+        mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return Given(**mapped)
 
-    def _collected(self, batches: Iterable[Given]) -> Iterator[Given]:
-        """Sorted runs."""
-        waiting: list[Given] = []
-        count = 0
-        for batch in batches:
-            waiting.append(batch)
-            count += len(batch.keys)
-            self.rows += len(batch.keys)
-            if count >= self._most:
-                yield _sorted(waiting)
-                waiting, count = [], 0
-        if waiting:
-            yield _sorted(waiting)
 
-    def _spill(self, run: Given) -> None:
-        files.make_folder(str(self._folder))
-        mapped = {}
-        for name, array in vars(run).items():
-            path = self._folder / f"{name}-{len(self._runs):05d}.npy"
-            with files.writing(str(path)):
-                np.save(path, array)
-            mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        self._runs.append(Given(**mapped))
-
-    def _merged(self) -> Iterator[Given]:
-        ends = [0] * len(self._runs)
-        for _, last in key_ranges(max(1, self.rows // _MERGED_ROWS)):
-            begins = ends
-            ends = [int(np.searchsorted(run.keys, np.uint64(last), "right")) for run in self._runs]
-            yield _sorted(
-                [run.cut(*ends_of) for run, *ends_of in zip(self._runs, begins, ends, strict=True)]
-            )
+def _merged(runs: Sequence[Given], rows: int) -> Iterator[Given]:
+    ends = [0] * len(runs)
+    for _, last in key_ranges(max(1, rows // _MERGED_ROWS)):
+        begins = ends
+        ends = [int(np.searchsorted(run.keys, np.uint64(last), "right")) for run in runs]
+        if runs:
+            yield _sorted([run.cut(*at) for run, *at in zip(runs, begins, ends, strict=True)])
 
 
 def _sorted(batches: Sequence[Given]) -> Given:

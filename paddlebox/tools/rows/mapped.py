@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as AnyMapping
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox._native import core
 from paddlebox.config import KeySpace
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.serving.slot_values import SlotValues, known_slot
+from paddlebox.serving.slot_values import SlotValues, in_slot, known_slot, salt_of
 from paddlebox.tools.rows.arrays import Arrays, SplitArrays, open_arrays
-from paddlebox.tools.rows.columns import FEASIGN, SLOT, widths_of
+from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, widths_of
 from paddlebox.tools.rows.given import Given, given_of
 from paddlebox.tools.rows.mapping import (
     POSITIONS,
@@ -25,7 +25,7 @@ from paddlebox.tools.rows.mapping import (
     as_column,
     read_mapping,
 )
-from paddlebox.tools.rows.paddle_text import lines_in, text_batches
+from paddlebox.tools.rows.paddle_text import text_batches
 from paddlebox.tools.rows.receive import TableRows, Target
 
 _BATCH_ROWS = 1 << 16
@@ -36,22 +36,16 @@ class MappedRows:
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
-        self.network = None
+        self.network: AnyMapping[str, Any] | None = None
         self._mapping = read_mapping(path)
         self._folder = path.parent
         self._opened: dict[str, Arrays] = {}
 
     def of_table(self, target: Target) -> TableRows:
-        own = []
         for rows in self._mapping.rows:
-            known_slot(target.names, rows.slot, f"{self.place}: no sparse slot {rows.slot!r}")
-            if target.has(rows.slot):
-                own.append(rows)
-        return TableRows(
-            most=sum(self._lines(rows) for rows in own),
-            batches=self._batches(own, target),
-            is_ordered=False,
-        )
+            for slot in rows.names:
+                known_slot(target.names, slot, f"{self.place}: no sparse slot {slot!r}")
+        return TableRows(self._batches(target), rows=None)
 
     def dense(self, fresh: AnyMapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         dense = self._mapping.dense
@@ -81,11 +75,12 @@ class MappedRows:
 
     # ---- implementation
 
-    def _batches(self, own: Sequence[RowsOf], target: Target) -> Iterator[Given]:
-        for rows in own:
-            where = str(self._folder / rows.file)
-            of = _Feasigns(rows, target, self._folder)
-            for columns in self._columns(rows, target, where, of):
+    def _batches(self, target: Target) -> Iterator[Given]:
+        for rows in self._mapping.rows:
+            own = {slot: _Feasigns(rows, slot, target, self._folder) for slot in rows.names}
+            own = {slot: of for slot, of in own.items() if target.has(slot)}
+            read = self._columns if rows.format is None else self._text_columns
+            for where, columns in read(rows, target, own) if own else ():
                 yield given_of(columns, target.layout, target.counted, where)
 
     def _arrays(self, file: str) -> Arrays:
@@ -102,8 +97,6 @@ class MappedRows:
 
     def _lines(self, rows: RowsOf) -> int:
         """The lines of its arrays. Raises: ConfigError if they differ, or are not there."""
-        if rows.format is not None:
-            return lines_in(self._folder / rows.file)
         arrays, where = self._arrays_of(rows), f"{self.place}: {rows.file}"
         cuts = [Cut.parse(text) for text in rows.columns.values()]
         if rows.keys != POSITIONS:
@@ -113,17 +106,30 @@ class MappedRows:
             raise ConfigError(f"{where}: expected arrays of the same length, found {lines}")
         return next(iter(lines.values()))
 
+    def _text_columns(
+        self, rows: RowsOf, target: Target, own: AnyMapping[str, _Feasigns]
+    ) -> Iterator[tuple[str, Columns]]:
+        """File, and columns of its rows."""
+        assert rows.format is not None
+        pattern = str(self._folder / rows.file)
+        for path in sorted(glob(pattern)) or [pattern]:
+            for columns in text_batches(Path(path), rows.format, widths_of(target.layout, True)):
+                numbers = columns[SLOT]
+                if rows.slots and target.has(rows.names[0]):  # once, if they are of several tables
+                    unknown = int((~np.isin(numbers, list(rows.slots.values()))).sum())
+                    target.counted.refuse("a slot number that the mapping does not name", unknown)
+                    target.counted.read += unknown
+                for slot, of in own.items():
+                    here = numbers == rows.slots[slot] if rows.slots else slice(None)
+                    of_slot = {name: column[here] for name, column in columns.items()}
+                    yield path, {**of_slot, **of.of_keys(of_slot[FEASIGN])}
+
     def _columns(
-        self, rows: RowsOf, target: Target, where: str, of: _Feasigns
-    ) -> Iterator[dict[str, np.ndarray]]:
-        widths = widths_of(target.layout, True)
-        if rows.format is not None:
-            for columns in text_batches(self._folder / rows.file, rows.format, widths):
-                number = rows.number
-                own = columns[SLOT] == number if number is not None else slice(None)
-                of_slot = {name: column[own] for name, column in columns.items()}
-                yield {**of_slot, **of.of_keys(of_slot[FEASIGN])}
-            return
+        self, rows: RowsOf, target: Target, own: AnyMapping[str, _Feasigns]
+    ) -> Iterator[tuple[str, Columns]]:
+        """As `_text_columns`, of a file of arrays, which are of one slot."""
+        (of,) = own.values()
+        where, widths = str(self._folder / rows.file), widths_of(target.layout, True)
         arrays = self._arrays_of(rows)
         cuts = {name: Cut.parse(text) for name, text in rows.columns.items()}
         for name in cuts:
@@ -137,26 +143,24 @@ class MappedRows:
                 for name, cut in cuts.items()
             }
             if rows.keys == POSITIONS:
-                yield {**columns, **of.of_positions(begin, end)}
+                yield where, {**columns, **of.of_positions(begin, end)}
             else:
-                yield {**columns, **of.of_keys(Cut.parse(rows.keys).read(arrays, begin, end))}
+                keys = Cut.parse(rows.keys).read(arrays, begin, end)
+                yield where, {**columns, **of.of_keys(keys)}
 
 
 class _Feasigns:
     """The feasigns of the keys of a file, as the columns feasign and slot."""
 
-    def __init__(self, rows: RowsOf, target: Target, folder: Path) -> None:
+    def __init__(self, rows: RowsOf, slot: str, target: Target, folder: Path) -> None:
         data = target.config.data
-        self._rows, self._where = rows, str(folder / rows.file)
-        self._place = target.names.index(rows.slot)
+        self._rows, self._slot, self._where = rows, slot, str(folder / rows.file)
+        self._place = target.names.index(slot)
         number = target.slots.key_slots()[self._place]
-        self._made = target.slots.sparse[self._place].made
-        self._number = number if data.key_space is KeySpace.PER_SLOT else None
+        self._salt = salt_of(number) if data.key_space is KeySpace.PER_SLOT else None
         self._values: SlotValues | None = None
-        if not self._made:
-            self._values = SlotValues(
-                target.slots, rows.slot, data.format, data.key_space, data.parser
-            )
+        if not target.slots.sparse[self._place].made:
+            self._values = SlotValues(target.slots, slot, data.format, data.key_space, data.parser)
         self._vocabulary: list[str] | None = None
         if rows.vocabulary is not None:
             path = folder / rows.vocabulary
@@ -198,18 +202,15 @@ class _Feasigns:
         if kind is KeysAre.VALUES and self._values is not None and self._values.has_texts:
             return self._columns(self._of_values(unsigned.tolist()))
         present = unsigned != 0  # padding, which is refused later
-        return self._columns(np.where(present, self._in_slot(unsigned), np.uint64(0)))
+        return self._columns(np.where(present, in_slot(unsigned, self._salt), np.uint64(0)))
 
     def _of_values(self, values: Sequence[Any]) -> np.ndarray:
         if self._values is None:
             raise ConfigError(
-                f"{self._where}: slot {self._rows.slot!r} is made of other slots, so its values "
+                f"{self._where}: slot {self._slot!r} is made of other slots, so its values "
                 "are not in the data: set keys_are: ids or feasigns"
             )
         return self._values.feasigns(values)
-
-    def _in_slot(self, ids: np.ndarray) -> np.ndarray:
-        return ids if self._number is None else in_slot(ids, self._number)
 
     def _columns(self, feasigns: np.ndarray) -> dict[str, np.ndarray]:
         return {FEASIGN: feasigns, SLOT: np.full(len(feasigns), self._place, np.uint16)}
@@ -217,10 +218,3 @@ class _Feasigns:
 
 def _turned(array: np.ndarray, expected: np.ndarray) -> bool:
     return array.ndim == 2 and array.T.shape == expected.shape
-
-
-def in_slot(ids: np.ndarray, number: int) -> np.ndarray:
-    """(n) uint64 feasigns of ids with the number of a slot (ops/row/feasign.h)."""
-    salt = np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1))
-    mixed = core.keys_of(ids) ^ salt
-    return np.where(mixed == 0, np.uint64(1), mixed)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,8 +19,9 @@ from paddlebox.errors import ConfigError, DataError
 from paddlebox.tools.rows.arrays import Arrays
 from paddlebox.tools.rows.columns import (
     FEASIGN,
-    HAS_EMBEDX,
     SLOT,
+    STATE,
+    VALUES,
     check_weights,
     dtype_of,
     is_shaped,
@@ -60,10 +62,10 @@ _WITHOUT_EFFECT = {
 
 
 class RowsOf(Section):
-    """The rows of one slot, or with `keys_are: feasigns` of one table."""
+    """The rows of one slot, or those of several slots in a text table."""
 
-    file: Text  # relative to the mapping file
-    slot: Text
+    file: Text  # relative to the mapping file; with format, a pattern of files
+    slot: Text | None = None
     keys: Text = POSITIONS  # name of the array of integers
     keys_are: Choice[KeysAre] = KeysAre.VALUES
     first: int = Field(default=0, ge=0)  # with positions: the key of line 0
@@ -72,11 +74,11 @@ class RowsOf(Section):
     columns: dict[str, Text] = Field(default_factory=dict)
     fbgemm: Fbgemm | None = None
     format: Choice[TextFormat] | None = None
-    number: int | None = None  # with format: only rows of this slot number
+    slots: dict[str, int] = Field(default_factory=dict)  # with format, for `slot`: name -> number
 
     @model_validator(mode="after")
     def _columns_are_known(self) -> RowsOf:
-        known = [name for name in _COLUMNS if name not in (FEASIGN, SLOT)]
+        known = [name for name in (*VALUES, *STATE) if name not in (FEASIGN, SLOT)]
         for name in self.columns:
             if name not in known:
                 hint = did_you_mean([name], known) or f"; there are {', '.join(known)}"
@@ -89,9 +91,17 @@ class RowsOf(Section):
             for other in others if name in given else ():
                 if other in given:
                     raise ValueError(f"{other} has no effect with {name}: take one of them out")
-        if self.number is not None and self.format is None:
-            raise ValueError("number has no effect without format: take it out, or add format")
+        if self.slots and self.format is None:
+            raise ValueError("slots have numbers in text tables alone: give slot, or add format")
+        if (self.slot is None) != bool(self.slots):
+            found = "neither" if self.slot is None else "both"
+            raise ValueError(f"expected one of slot and slots, found {found}")
         return self
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The slots of its rows."""
+        return tuple(self.slots) if self.slot is None else (self.slot,)
 
 
 class DenseParameter(Section):
@@ -119,12 +129,6 @@ class Mapping(Section):
         if not self.rows and self.dense is None:
             raise ValueError("expected rows or dense, found neither")
         return self
-
-
-_COLUMNS = (
-    *(FEASIGN, SLOT, "show", "click", "counts", "embed_w", HAS_EMBEDX, "embedx_w", "expand_w"),
-    *("delta_score", "last_seen_day", "embed_state", "embedx_state", "expand_state"),
-)
 
 
 def read_mapping(path: Path) -> Mapping:

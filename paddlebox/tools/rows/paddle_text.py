@@ -27,15 +27,6 @@ from paddlebox.tools.rows.mapping import TextFormat
 _BATCH_ROWS = 1 << 15
 
 
-def lines_in(path: Path) -> int:
-    """Raises: DataError."""
-    try:
-        with open(path, "rb") as file:
-            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) + 1
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-
-
 def text_batches(
     path: Path, text_format: TextFormat, widths: Mapping[str, int]
 ) -> Iterator[dict[str, np.ndarray]]:

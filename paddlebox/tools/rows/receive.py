@@ -6,9 +6,9 @@ Letters: n = rows of a batch, W = words of a row of the table.
 
 from __future__ import annotations
 
-import logging
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,13 +33,11 @@ from paddlebox.store.rank_stores import ranks_of
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_store import VersionStore
-from paddlebox.tools.rows.given import Counted, Given, Sorter
+from paddlebox.tools.rows.given import Counted, Given, in_order
 from paddlebox.training.config_changes import description
 from paddlebox.training.opening import table_options
 from paddlebox.training.run import begin
 from paddlebox.training.runner import Runners
-
-log = logging.getLogger("paddlebox")
 
 SCRATCH = "import.tmp"  # in the run dir, while an import sorts
 _READ_ROWS = 1 << 16  # of the store, at a time, while rows are deleted
@@ -78,9 +76,8 @@ class Target:
 class TableRows:
     """What a source has for one table."""
 
-    most: int = 0  # at least as many rows
     batches: Iterable[Given] = ()
-    is_ordered: bool = True  # whether the batches are in the order of keys
+    rows: int | None = 0  # at least as many; None: unknown, and not in the order of keys
     #: (n) uint64 keys, ascending, whose rows go.
     deleted: Iterable[np.ndarray] = ()
     deletes: bool = False  # whether `deleted` has keys
@@ -107,16 +104,10 @@ class RowSource(Protocol):
 
 
 @dataclass
-class Imported:
-    run: str
-    source: str
+class Imported(Counted):
+    run: str = ""
+    source: str = ""
     version: int = 0
-    read: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    clipped: int = 0
-    new: int = 0
-    replaced: int = 0
-    deleted: int = 0
     dense: list[str] = field(default_factory=list)  # names of imported arrays
 
 
@@ -127,18 +118,15 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
     Raises: StoreError if the folder holds a run already; as `RowSource`; OutOfSpaceError. Nothing
     is committed then.
     """
-    imported = Imported(str(run_dir), source.place)
+    imported = Imported(run=str(run_dir), source=source.place)
 
     def fill(
         config: Config, slots: Slots, tables: TableSet, runners: Runners, _run_dir: Path
     ) -> None:
-        counted = Counted()
-        targets = [Target(config, slots, table, counted) for table in tables.members]
-        given = [source.of_table(target) for target in targets]
-        of_each = []
-        for target, rows in zip(targets, given, strict=True):
-            segments = _Writing(target, rows, source.place, run_dir / SCRATCH).write()
-            of_each.append(FirstVersion(segments, day=rows.day, events=rows.events))
+        of_each = [
+            FirstVersion(one.write(), day=one.rows.day, events=one.rows.events)
+            for one in _writings(config, slots, tables, source, imported)
+        ]
         dense = source.dense(runners.dense_state())
         runners.load_dense_state(_without_averages(runners.dense_state(), dense))
         of_each[0] = replace(
@@ -149,9 +137,12 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
             config=description(config, slots),
         )
         imported.version = commit_initial(tables, of_each)
-        _note(imported, counted, dense)
+        imported.dense = sorted(dense)
 
-    begin(config, run_dir, fill, source.network)
+    try:
+        begin(config, run_dir, fill, source.network)
+    finally:
+        shutil.rmtree(run_dir / SCRATCH, ignore_errors=True)
     return imported
 
 
@@ -162,7 +153,7 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
 
     Raises: StoreLockedError while the run is trained; as `into_new`; the last commit stands then.
     """
-    imported = Imported(str(run_dir), source.place)
+    imported = Imported(run=str(run_dir), source=source.place)
     with KeptLock(run_dir / "store"):
         config, slots, ranks, kept = _described(run_dir)
 
@@ -176,23 +167,21 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
             )
             of_tables = slots if config.extra_tables else None
             with TableSet(config.tables, options, slots=of_tables) as tables:
-                counted = Counted()
-                targets = [Target(config, slots, table, counted) for table in tables.members]
-                given = [source.of_table(target) for target in targets]
-                of_each = [
-                    _Writing(target, rows, source.place, run_dir / SCRATCH).add()
-                    for target, rows in zip(targets, given, strict=True)
-                ]
+                writings = _writings(config, slots, tables, source, imported)
+                of_each = [one.add() for one in writings]
                 before = tables.first.load_dense()
                 dense = source.dense(before)
                 imported.version = commit_added(tables, of_each, _with_averages(before, dense))
-                _note(imported, counted, dense)
+            imported.dense = sorted(dense)
             return imported.version
 
-        if ranks == 1:
-            add(run_dir / "store")
-        else:
-            change_as_one(run_dir, config, add)
+        try:
+            if ranks == 1:
+                add(run_dir / "store")
+            else:
+                change_as_one(run_dir, config, add)
+        finally:
+            shutil.rmtree(run_dir / SCRATCH, ignore_errors=True)
     return imported
 
 
@@ -224,44 +213,55 @@ def _with_averages(
     return {name: array for name, array in averages.items() if name in state} | dict(given)
 
 
-def _note(imported: Imported, counted: Counted, dense: Mapping[str, np.ndarray]) -> None:
-    for name, value in asdict(counted).items():
-        setattr(imported, name, value)
-    imported.dense = sorted(dense)
+def _writings(
+    config: Config, slots: Slots, tables: TableSet, source: RowSource, imported: Imported
+) -> list[_Writing]:
+    """Of each table."""
+    targets = [Target(config, slots, table, imported) for table in tables.members]
+    scratch = Path(imported.run) / SCRATCH
+    return [
+        _Writing(target, source.of_table(target), source.place, scratch / target.table.name)
+        for target in targets
+    ]
 
 
 class _Writing:
     """Writes the rows of a source as segments of one table. scratch: a folder for sorted rows."""
 
     def __init__(self, target: Target, rows: TableRows, place: str, scratch: Path) -> None:
-        self._target, self._rows, self._place = target, rows, place
+        self._target, self.rows, self._place, self._scratch = target, rows, place, scratch
         table = target.table
         self._live = table.head.live_rows if table.head is not None else 0
         is_new = table.head is None
         self._events = len(rows.events if is_new else table.events)
         self._day = rows.day if is_new else table.day
-        self._given = rows.batches
-        if not rows.is_ordered:
-            self._given = Sorter(scratch, table.row_bytes // 4).sort(rows.batches)
 
     def write(self) -> list[dict[str, Any]]:
         """The segments of a new table."""
-        return import_chunks(self._target.table, self._completed(), self._rows.most)
+        most, given = self._in_order()
+        return import_chunks(self._target.table, self._completed(given), most)
 
     def add(self) -> AddedRows:
         counted, table = self._target.counted, self._target.table
         new = counted.new
-        if not self._rows.deletes:
-            segments = import_chunks(table, self._completed(), self._rows.most)
+        most, given = self._in_order()
+        if not self.rows.deletes:
+            segments = import_chunks(table, self._completed(given), most)
             return AddedRows(segments, self._live + counted.new - new)
-        segments = import_chunks(table, self._merged(), self._live + self._rows.most)
+        segments = import_chunks(table, self._merged(given), self._live + most)
         live = sum(segment["rows"] for segment in segments)
         return AddedRows(segments, live, replaces=True)
 
-    def _completed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _in_order(self) -> tuple[int, Iterable[Given]]:
+        """At least as many rows, and the batches."""
+        if self.rows.rows is not None:
+            return self.rows.rows, self.rows.batches
+        return in_order(self.rows.batches, self._scratch, self._target.table.row_bytes // 4)
+
+    def _completed(self, given: Iterable[Given]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         last = np.uint64(0)
         table, counted = self._target.table, self._target.counted
-        for batch in self._given:
+        for batch in given:
             if not len(batch.keys):
                 continue
             last = self._ascending(batch.keys, last)
@@ -300,15 +300,15 @@ class _Writing:
 
     def _deleted(self) -> Iterator[tuple[np.ndarray, None]]:
         last = np.uint64(0)
-        for keys in self._rows.deleted:
+        for keys in self.rows.deleted:
             if len(keys):
                 last = self._ascending(keys, last)
                 yield keys, None
 
-    def _merged(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _merged(self, batches: Iterable[Given]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All rows of the table after the import, in the order of keys."""
         table, counted = self._target.table, self._target.counted
-        given, gone = Cursor(self._completed()), Cursor(self._deleted())
+        given, gone = Cursor(self._completed(batches)), Cursor(self._deleted())
         for low, high in key_ranges(max(1, -(-self._live // _READ_ROWS))):
             feasigns, rows = table.native.read_all(low, high)
             keys = core.keys_of(feasigns)

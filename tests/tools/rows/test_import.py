@@ -321,7 +321,7 @@ def test_rows_in_any_order_are_sorted_in_bounded_memory(
     into_existing(one, source)
     monkeypatch.setattr(type(source), "_moves", lambda *_: True)
     monkeypatch.setattr(type(source), "_with_numbers", lambda _, columns, __: columns["feasign"])
-    monkeypatch.setattr(given.Sorter.__init__, "__defaults__", (64 * 150,))
+    monkeypatch.setattr(given, "_SORT_BYTES", 64 * 150)
     monkeypatch.setattr(given, "_MERGED_ROWS", 100)
     into_existing(other, source)
     assert digest_of(one) == digest_of(other)

@@ -30,7 +30,8 @@ def run(tmp_path: Path) -> Path:
 
 def mapping(folder: Path, **rows: Any) -> str:
     path = folder / "mapping.yaml"
-    path.write_text(yaml.safe_dump({"rows": [{"slot": "user", **rows}]}))
+    slot = {} if "slots" in rows else {"slot": "user"}
+    path.write_text(yaml.safe_dump({"rows": [{**slot, **rows}]}))
     return str(path)
 
 
@@ -133,10 +134,13 @@ TEXTS = {
 
 @pytest.mark.parametrize("text_format", TEXTS)
 def test_text_tables_of_paddle(run: Path, tmp_path: Path, text_format: str) -> None:
-    (tmp_path / "part-0").write_text(TEXTS[text_format])
-    nothing = mapping(tmp_path, file="part-0", format=text_format, number=4)
-    assert imported(run, nothing) == {}
-    path = mapping(tmp_path, file="part-0", format=text_format, number=101)
+    for number, line in enumerate(TEXTS[text_format].splitlines(keepends=True)):
+        (tmp_path / f"part-{number}").write_text(line)
+    slots = {"user": 101, "item": 4}
+    path = mapping(tmp_path, file="part-*", format=text_format, slots=slots)
+    report = into_existing(run, open_rows(path))
+    assert report.refused == {"a slot number that the mapping does not name": 1}
+    assert (report.read, report.new) == (3, 2)
     rows = imported(run, path)
     assert rows.keys() == {7, 8}
     assert rows[7][1:4].tolist() == [9, 3, 0.5]
@@ -200,7 +204,13 @@ BAD: dict[str, tuple[dict[str, Any], type[PaddleBoxError], str]] = {
     "columns of a text table": (
         {"format": "paddle_ctr"}, ConfigError, "columns has no effect with format",
     ),
-    "a number of an array": ({"number": 7}, ConfigError, "number has no effect without format"),
+    "numbers of slots beside arrays": (
+        {"slots": {"user": 7}}, ConfigError, "slots have numbers in text tables alone",
+    ),
+    "both a slot and slots": (
+        {"format": "paddle_ctr", "columns": {}, "slot": "tag", "slots": {"user": 7}}, ConfigError,
+        "expected one of slot and slots, found both",
+    ),
     "an unknown key": ({"colums": {}}, ConfigError, "colums"),
     "a state of fbgemm that is not one": (
         {"fbgemm": {}}, ConfigError, "expected an array 'rows_per_table' of a FBGEMM module",
