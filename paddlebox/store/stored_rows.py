@@ -89,46 +89,39 @@ class StoredRows(Closing):
         """As in the manifest: deleted rows count until a merge has dropped them."""
         return sum(table.head.live_rows for table in self._tables if table.head is not None)
 
-    def read(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    def ranges(self, most: int) -> list[tuple[int, int]]:
+        """First and last key of ranges with about `most` rows each, because keys are hashes."""
+        return key_ranges(max(1, -(-self.live_rows // most)))
+
+    def read(
+        self, low: int, high: int, slots: Collection[int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The rows with keys from low to high, in their order: (n) uint64 feasigns, and (n, words)
-        float32 rows (docs/formats/row.md). Raises: CorruptionError."""
+        float32 rows (docs/formats/row.md). slots: only rows that were made for these slots.
+        Raises: CorruptionError."""
         found = []
         for table, (first, last) in zip(self._tables, key_ranges(len(self._tables)), strict=True):
             if first <= high and low <= last:
                 found.append(table.native.read_all(max(low, first), min(high, last)))
-        feasigns, rows = (list(parts) for parts in zip(*found, strict=True))
-        return np.concatenate(feasigns), np.concatenate(rows)
+        feasigns, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        if slots is not None:
+            own = np.isin(rows.view(np.uint32)[:, 0] & 0xFFFF, list(slots))
+            feasigns, rows = feasigns[own], rows[own]
+        return feasigns, rows
 
     def batches(self, slots: Collection[int] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in the order of keys; some 65,536 are in memory at a time. slots: only rows
         that were made for these slots. A batch has the columns feasign (uint64) and the fields of
         docs/formats/row.md (`fields_of_rows`); fields of several words are fixed_size_list, and
         those of none are left out. Raises: CorruptionError."""
-        for table in self._tables:
-            for low, high in _ranges(table.head):
-                feasigns, rows = table.native.read_all(low, high)
-                if slots is not None:
-                    own = np.isin(rows.view(np.uint32)[:, 0] & 0xFFFF, list(slots))
-                    feasigns, rows = feasigns[own], rows[own]
-                yield self._batch(feasigns, rows)
+        for low, high in self.ranges(_BATCH_ROWS):
+            yield self._batch(*self.read(low, high, slots))
 
     def _batch(self, feasigns: np.ndarray, rows: np.ndarray) -> pa.RecordBatch:
         return record_batch(feasigns, fields_of_rows(self.layout, rows))
 
     def close(self) -> None:
         self._opened.close()
-
-
-def _ranges(head: VersionRecord | None) -> Iterator[tuple[int, int]]:
-    """First and last key of ranges that have about `_BATCH_ROWS` rows each, because keys are hashes
-    and spread evenly."""
-    if head is None or not head.segments:
-        return
-    first = min(int(segment["min_key"]) for segment in head.segments)
-    last = max(int(segment["max_key"]) for segment in head.segments)
-    step = -(-(last - first + 1) // max(1, -(-head.live_rows // _BATCH_ROWS)))
-    for low in range(first, last + 1, step):
-        yield low, min(low + step - 1, last)
 
 
 def record_batch(feasigns: np.ndarray, fields: Mapping[str, np.ndarray]) -> pa.RecordBatch:

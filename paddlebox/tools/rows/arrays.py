@@ -52,21 +52,9 @@ class _InMemory:
         return np.asarray(self._arrays[name][begin:end])
 
 
-class _Npz:
-    """One array is in memory at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = np.load(path, allow_pickle=False)
-        self._shapes = {name: self._file[name].shape for name in self._file.files}
-        self._held: dict[str, np.ndarray] = {}
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return dict(self._shapes)
-
-    def read(self, name: str, begin: int = 0, end: int | None = None) -> np.ndarray:
-        if name not in self._held:
-            self._held[name] = self._file[name]
-        return self._held[name][begin:end]
+def _npz(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as stored:
+        return _InMemory(stored)
 
 
 def _npy(path: Path) -> Arrays:
@@ -224,7 +212,7 @@ _OPENERS: dict[str, Any] = {
     ".pt": _Torch,
     ".pth": _Torch,
     ".bin": _Torch,
-    ".npz": _Npz,
+    ".npz": _npz,
     ".npy": _npy,
     ".parquet": _Parquet,
 }

@@ -21,7 +21,6 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.serving.slot_values import known_slot
 from paddlebox.store import run_config
 from paddlebox.store.files import crc32c, read_dense
-from paddlebox.store.group import key_ranges
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.stored_rows import StoredRows
@@ -241,8 +240,7 @@ class _Work:
 
     def _ranges(self, rows: StoredRows) -> list[tuple[int, int]]:
         row_bytes = 8 + 4 * sum(widths_of(rows.layout, True).values())
-        most = self._part_rows or max(1, _PART_BYTES // row_bytes)
-        return key_ranges(max(1, -(-rows.live_rows // most)))
+        return rows.ranges(self._part_rows or max(1, _PART_BYTES // row_bytes))
 
     def _names(self, number: int, part: int) -> list[str]:
         """The files of a part: its rows, and in a delta its deletions."""
@@ -256,30 +254,26 @@ class _Work:
     ) -> Iterator[tuple[str, bytes, int]]:
         """(file, content, rows) of the files of a part."""
         table, (stored, before) = self.manifest.tables[number], self._rows[number]
-        feasigns, rows = self._filtered(stored.read(low, high))
+        feasigns, rows = self._chosen_rows(stored, low, high)
         deleted = feasigns[:0]
         if self.manifest.since is not None:
-            old = (
-                self._filtered(before.read(low, high))
-                if before is not None
-                else (deleted, rows[:0])
-            )
+            old = deleted, rows[:0]
+            if before is not None:
+                old = self._chosen_rows(before, low, high)
             (feasigns, rows), deleted = _changes(old, (feasigns, rows))
         columns = columns_of(feasigns, rows, stored.layout, table.columns)
         for name, of_file in zip(names, (columns, {FEASIGN: deleted}), strict=False):
             content = encode(self.manifest.part_format, of_file, self.manifest.slots)
             yield name, content, len(of_file[FEASIGN])
 
-    def _filtered(self, pair: Pair) -> Pair:
-        feasigns, rows = pair
-        kept = np.ones(len(feasigns), bool)
-        if self._slots:
-            kept &= np.isin(rows.view(np.uint32)[:, 0] & 0xFFFF, self._slots)
-        if self._chosen.min_score is not None:
-            show, click = rows[:, 1], rows[:, 2]
-            score = (show - click) * np.float32(NONCLK_COEFF) + click * np.float32(CLICK_COEFF)
-            kept &= score >= np.float32(self._chosen.min_score)
-        return (feasigns, rows) if kept.all() else (feasigns[kept], rows[kept])
+    def _chosen_rows(self, stored: StoredRows, low: int, high: int) -> Pair:
+        feasigns, rows = stored.read(low, high, self._slots or None)
+        if self._chosen.min_score is None:
+            return feasigns, rows
+        show, click = rows[:, 1], rows[:, 2]
+        score = (show - click) * np.float32(NONCLK_COEFF) + click * np.float32(CLICK_COEFF)
+        kept = score >= np.float32(self._chosen.min_score)
+        return feasigns[kept], rows[kept]
 
     def _write_dense(self, folder: Folder) -> dict[str, Any] | None:
         arrays = read_dense(self._folder, self._record.dense, lambda name: not name.startswith(OWN))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -88,8 +89,11 @@ class ExportedRows:
             tensors = safetensors.Tensors(content, where)
             arrays = {name: tensors.read(name) for name in tensors.shapes()}
         else:
-            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            try:
+                with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                    arrays = dict(stored)
+            except (ValueError, OSError, EOFError, BadZipFile) as error:
+                raise DataError(f"{where}: is not a dense state: {error}") from error
         report = carry_dense(arrays, fresh, same_optimizer=True).report
         return {one["name"]: arrays[one["name"]] for one in report["carried"]}
 
@@ -134,14 +138,15 @@ class ExportedRows:
                     )
 
     def _batches(self, exported: TableExport, target: Target) -> Iterator[Given]:
-        numbers, names = self._numbers(target), self._kept(exported, target)
+        names = self._kept(exported, target)
+        numbers, salts = self._numbers(target), self._salts(target)
         for part in exported.parts:
             where = f"{self.place}/{part.file}"
             columns = self._manifest.columns(self._folder, exported, part)
             _check_range(where, columns[FEASIGN], part)
             for begin in range(0, part.rows, _BATCH_ROWS):
                 batch = {name: columns[name][begin : begin + _BATCH_ROWS] for name in names}
-                moved = self._moved(batch, numbers, target)
+                moved = self._moved(batch, numbers, salts, target)
                 yield given_of(moved, target.layout, target.counted, where)
 
     def _kept(self, exported: TableExport, target: Target) -> list[str]:
@@ -171,19 +176,25 @@ class ExportedRows:
     def _numbers(self, target: Target) -> np.ndarray:
         """(slots of the export) int64: the place of each in the run; -1: the run does not look it
         up in this table."""
-        places = {name: at for at, name in enumerate(target.names) if target.has(name)}
+        places = {name: at for at, name in enumerate(target.names) if name in target.own}
         return np.array([places.get(name, -1) for name in self._manifest.slots], np.int64)
 
     def _moves(self, target: Target) -> bool:
         """Whether feasigns contain other numbers in the run."""
-        old = self._manifest.key_slots
-        if old is None:
-            return False
-        new = target.slots.key_slots()
-        pairs = zip(self._numbers(target), old, strict=True)
-        return any(place >= 0 and new[place] != number for place, number in pairs)
+        return bool(self._salts(target).any())
 
-    def _moved(self, columns: Columns, numbers: np.ndarray, target: Target) -> Columns:
+    def _salts(self, target: Target) -> np.ndarray:
+        """(slots of the export) uint64: what changes the number that feasigns contain."""
+        old, new = self._manifest.key_slots, target.slots.key_slots()
+        salts = np.zeros(len(self._manifest.slots), np.uint64)
+        for slot, place in enumerate(self._numbers(target)):
+            if old is not None and place >= 0:
+                salts[slot] = salt_of(old[slot]) ^ salt_of(new[place])
+        return salts
+
+    def _moved(
+        self, columns: Columns, numbers: np.ndarray, salts: np.ndarray, target: Target
+    ) -> Columns:
         """The columns with the slots of the run, without rows that it would not look up."""
         places = numbers[columns[SLOT]]
         if (places < 0).any():
@@ -195,20 +206,10 @@ class ExportedRows:
             target.counted.read += int((places < 0).sum())
             columns = {name: of[places >= 0] for name, of in columns.items()}
             places = places[places >= 0]
-        if self._moves(target):
-            columns = {**columns, FEASIGN: self._with_numbers(columns, target)}
-        return {**columns, SLOT: places.astype(np.uint16)}
-
-    def _with_numbers(self, columns: Columns, target: Target) -> np.ndarray:
-        """Feasigns that contain the numbers of the run's slots (ops/row/feasign.h)."""
-        old, new = self._manifest.key_slots or [], target.slots.key_slots()
-        numbers, feasigns = self._numbers(target), columns[FEASIGN].copy()
-        for slot in np.unique(columns[SLOT]):
-            own = columns[SLOT] == slot
-            before, after = (salt_of(number) for number in (old[slot], new[numbers[slot]]))
-            mixed = feasigns[own] ^ before ^ after
-            feasigns[own] = np.where(mixed == 0, np.uint64(1), mixed)
-        return feasigns
+        feasigns = columns[FEASIGN]
+        moved = np.maximum(feasigns ^ salts[columns[SLOT]], 1)  # ops/row/feasign.h
+        moved[feasigns == 0] = 0  # padding, which is refused later
+        return {**columns, FEASIGN: moved, SLOT: places.astype(np.uint16)}
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

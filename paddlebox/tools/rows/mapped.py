@@ -68,8 +68,6 @@ class MappedRows:
                     + "; set transpose"
                     * _turned(array, expected)
                 )
-            if not np.isfinite(array).all():
-                raise DataError(f"{where}: expected finite numbers, found others in {dense.file}")
             given[name] = array.astype(expected.dtype)
         return given
 
@@ -78,7 +76,7 @@ class MappedRows:
     def _batches(self, target: Target) -> Iterator[Given]:
         for rows in self._mapping.rows:
             own = {slot: _Feasigns(rows, slot, target, self._folder) for slot in rows.names}
-            own = {slot: of for slot, of in own.items() if target.has(slot)}
+            own = {slot: of for slot, of in own.items() if slot in target.own}
             read = self._columns if rows.format is None else self._text_columns
             for where, columns in read(rows, target, own) if own else ():
                 yield given_of(columns, target.layout, target.counted, where)
@@ -115,7 +113,9 @@ class MappedRows:
         for path in sorted(glob(pattern)) or [pattern]:
             for columns in text_batches(Path(path), rows.format, widths_of(target.layout, True)):
                 numbers = columns[SLOT]
-                if rows.slots and target.has(rows.names[0]):  # once, if they are of several tables
+                if (
+                    rows.slots and rows.names[0] in target.own
+                ):  # once, if they are of several tables
                     unknown = int((~np.isin(numbers, list(rows.slots.values()))).sum())
                     target.counted.refuse("a slot number that the mapping does not name", unknown)
                     target.counted.read += unknown

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,10 +67,12 @@ class Target:
         """The names of all tables of the run, the first one first."""
         return [table.name for table in self.config.tables]
 
-    def has(self, slot: str) -> bool:
-        """Whether the run looks up the slot in this table."""
-        own = self.slots.tables(self.tables)[self.names.index(slot)]
-        return self.tables[own] == self.table.name
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """The slots that the run looks up in this table."""
+        place = self.tables.index(self.table.name)
+        pairs = zip(self.names, self.slots.tables(self.tables), strict=True)
+        return frozenset(name for name, table in pairs if table == place)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Imported(Counted):
     run: str = ""
     source: str = ""
     version: int = 0
-    dense: list[str] = field(default_factory=list)  # names of imported arrays
+    dense: list[str] = field(default_factory=list)  # names of the arrays that it replaced
 
 
 def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
@@ -127,8 +130,8 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
             FirstVersion(one.write(), day=one.rows.day, events=one.rows.events)
             for one in _writings(config, slots, tables, source, imported)
         ]
-        dense = source.dense(runners.dense_state())
-        runners.load_dense_state(_without_averages(runners.dense_state(), dense))
+        dense = _dense_of(source, runners.dense_state())
+        runners.load_dense_state({**runners.dense_state(), **dense})
         of_each[0] = replace(
             of_each[0],
             dense=runners.dense_state(),
@@ -169,9 +172,8 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
             with TableSet(config.tables, options, slots=of_tables) as tables:
                 writings = _writings(config, slots, tables, source, imported)
                 of_each = [one.add() for one in writings]
-                before = tables.first.load_dense()
-                dense = source.dense(before)
-                imported.version = commit_added(tables, of_each, _with_averages(before, dense))
+                dense = _dense_of(source, tables.first.load_dense())
+                imported.version = commit_added(tables, of_each, dense)
             imported.dense = sorted(dense)
             return imported.version
 
@@ -195,22 +197,16 @@ def _described(run_dir: Path) -> tuple[Config, Slots, int, int]:
     return *run_config.of_version(run_dir, record), ranks_of(record), kept
 
 
-def _without_averages(
-    state: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The state with the given arrays. Averages that are not given start at their parameters."""
-    return {
-        name: array
-        for name, array in {**state, **given}.items()
-        if name in given or name.removesuffix("_average") not in given
-    }
-
-
-def _with_averages(
-    state: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _dense_of(source: RowSource, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the source gives of a dense state. Averages that it lacks start at their parameters."""
+    given = source.dense(state)
+    for name, array in given.items():
+        if not np.isfinite(array).all():
+            raise DataError(
+                f"{source.place}: dense parameter {name!r}: expected finite numbers, found others"
+            )
     averages = {f"{name}_average": array for name, array in given.items()}
-    return {name: array for name, array in averages.items() if name in state} | dict(given)
+    return {name: array for name, array in averages.items() if name in state} | given
 
 
 def _writings(

@@ -238,14 +238,14 @@ def test_rows_that_the_run_would_not_look_up_are_refused_and_counted(
         fields["tables"].append({**fields["tables"][0], "name": "wide"})
 
     rewrite_all(export, add_table)
-    monkeypatch.setattr(Target, "has", lambda _, slot: slot != "item")
+    monkeypatch.setattr(Target, "own", {"user", "tag"})
     imported = into_existing(run, open_rows(str(export)))
     assert imported.refused == {
         "table wide, which the run lacks": 1200,
         "slot item, which the run has in another table": 400,
     }
     assert (imported.read, imported.new + imported.replaced) == (2400, 800)
-    monkeypatch.setattr(Target, "has", lambda _, __: False)
+    monkeypatch.setattr(Target, "own", set())
     imported = into_existing(run, open_rows(str(export)))
     assert sum(imported.refused.values()) == imported.read == 2400
 
@@ -320,7 +320,6 @@ def test_rows_in_any_order_are_sorted_in_bounded_memory(
     source = open_rows(str(made / "npz"))
     into_existing(one, source)
     monkeypatch.setattr(type(source), "_moves", lambda *_: True)
-    monkeypatch.setattr(type(source), "_with_numbers", lambda _, columns, __: columns["feasign"])
     monkeypatch.setattr(given, "_SORT_BYTES", 64 * 150)
     monkeypatch.setattr(given, "_MERGED_ROWS", 100)
     into_existing(other, source)
