@@ -64,10 +64,6 @@ class Exported:
     bytes: int
 
 
-def _silent(_done: int, _all: int) -> None:
-    pass
-
-
 def export_rows(
     run_dir: Path,
     to: str,
@@ -77,7 +73,7 @@ def export_rows(
     chosen: Chosen = Chosen(),
     state: bool = False,
     part_rows: int = 0,
-    progress: Callable[[int, int], object] = _silent,
+    progress: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Exported:
     """Writes the rows of all tables to the folder or URI `to`. If a call with the same arguments
     was interrupted, it continues, at the version of that call.

@@ -58,21 +58,16 @@ class ExportedRows:
         exported = self._table_of(target)
         if exported is None:
             return TableRows()
-        for width in ("embedx_dim", "expand_dim"):
-            found, expected = exported.layout[width], getattr(target.table.config, width)
-            if found != expected:
-                raise ConfigError(
-                    f"{self.place}: table {exported.name!r}: expected {width} {expected}, as in "
-                    f"table {target.table.name!r} of the run, found {found}"
-                )
-        if exported.deletions and self._moves(target):
+        numbers = self._numbers(target)
+        salts = self._salts(numbers, target)
+        if exported.deletions and salts.any():
             raise ConfigError(
                 f"{self.place}: expected a delta with the slots of the run in their order, found "
                 f"{', '.join(self._manifest.slots)}"
             )
         return TableRows(
-            batches=self._batches(exported, target),
-            rows=None if self._moves(target) else exported.rows,
+            batches=self._batches(exported, target, numbers, salts),
+            rows=None if salts.any() else exported.rows,
             deleted=self._deleted(exported),
             deletes=bool(exported.deletions),
             events=exported.events,
@@ -137,9 +132,10 @@ class ExportedRows:
                         "config does not name it"
                     )
 
-    def _batches(self, exported: TableExport, target: Target) -> Iterator[Given]:
+    def _batches(
+        self, exported: TableExport, target: Target, numbers: np.ndarray, salts: np.ndarray
+    ) -> Iterator[Given]:
         names = self._kept(exported, target)
-        numbers, salts = self._numbers(target), self._salts(target)
         for part in exported.parts:
             where = f"{self.place}/{part.file}"
             columns = self._manifest.columns(self._folder, exported, part)
@@ -150,7 +146,7 @@ class ExportedRows:
                 yield given_of(moved, target.layout, target.counted, where)
 
     def _kept(self, exported: TableExport, target: Target) -> list[str]:
-        """The columns that have the same meaning in the run. Raises: DataError for one of another
+        """The columns that have the same meaning in the run. Raises: ConfigError for one of another
         width."""
         old, new = exported.layout, target.table.config.model_dump(mode="json")
         other = [name for name, of in _RULE_OF.items() if old[of]["rule"] != new[of]["rule"]]
@@ -161,9 +157,9 @@ class ExportedRows:
         for name in kept:
             found, expected = exported.columns[name], widths.get(name, 0)
             if found != expected:
-                raise DataError(
+                raise ConfigError(
                     f"{self.place}: column {name} of table {exported.name!r}: expected a width of "
-                    f"{expected}, as in the run, found {found}"
+                    f"{expected}, as in table {target.table.name!r} of the run, found {found}"
                 )
         return kept
 
@@ -179,15 +175,11 @@ class ExportedRows:
         places = {name: at for at, name in enumerate(target.names) if name in target.own}
         return np.array([places.get(name, -1) for name in self._manifest.slots], np.int64)
 
-    def _moves(self, target: Target) -> bool:
-        """Whether feasigns contain other numbers in the run."""
-        return bool(self._salts(target).any())
-
-    def _salts(self, target: Target) -> np.ndarray:
+    def _salts(self, numbers: np.ndarray, target: Target) -> np.ndarray:
         """(slots of the export) uint64: what changes the number that feasigns contain."""
         old, new = self._manifest.key_slots, target.slots.key_slots()
-        salts = np.zeros(len(self._manifest.slots), np.uint64)
-        for slot, place in enumerate(self._numbers(target)):
+        salts = np.zeros(len(numbers), np.uint64)
+        for slot, place in enumerate(numbers):
             if old is not None and place >= 0:
                 salts[slot] = salt_of(old[slot]) ^ salt_of(new[place])
         return salts

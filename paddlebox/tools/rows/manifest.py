@@ -168,11 +168,8 @@ def _manifest(fields: dict[str, Any]) -> RowsManifest:
 
 
 def _check_table(table: Mapping[str, Any]) -> None:
-    layout = table["layout"]
-    for name in ("embedx_dim", "expand_dim"):
-        checked.number(layout[name], name)
     for name in ("embed", "embedx"):
-        checked.name(layout[name]["rule"], f"the rule of {name}")
+        checked.name(table["layout"][name]["rule"], f"the rule of {name}")
     check_weights(table["columns"])
     for name, width in table["columns"].items():
         checked.number(width, f"the width of column {name}", least=1)

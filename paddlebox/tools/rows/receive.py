@@ -261,21 +261,10 @@ class _Writing:
             if not len(batch.keys):
                 continue
             last = self._ascending(batch.keys, last)
-            none = np.empty(0, np.uint8), np.empty((0, batch.rows.shape[1]), np.float32)
-            found, existing = none
-            if self._live:
-                found, existing = table.native.lookup(core.feasigns_of(batch.keys), None)
+            found, existing = table.native.lookup(core.feasigns_of(batch.keys), None)
             rows = np.array(batch.rows, np.float32, order="C")
-            core.complete_rows(
-                table.native,
-                batch.keys,
-                batch.parts,
-                found,
-                existing,
-                rows,
-                self._day,
-                self._events,
-            )
+            since = self._day, self._events
+            core.complete_rows(table.native, batch.keys, batch.parts, found, existing, rows, *since)
             replaced = int(found.sum())
             counted.replaced += replaced
             counted.new += len(batch.keys) - replaced
