@@ -19,10 +19,10 @@ from paddlebox._native import core
 from paddlebox.closing import Closing
 from paddlebox.config import KeySpace
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError
 from paddlebox.serving.slot_values import SlotValues, known_slot
 from paddlebox.store import run_config
-from paddlebox.store.rank_stores import rank_versions
+from paddlebox.store.rank_stores import rank_versions, store_in
 from paddlebox.store.stored_rows import StoredRows, record_batch, write_rows
 
 _NAMED = 5  # values in an error
@@ -151,13 +151,7 @@ class _SlotRows(Closing):
 
     def __init__(self, run_dir: AnyPath, slot: str | None, version: int | None) -> None:
         run_dir = as_path(run_dir, "run_dir")
-        store = run_dir / "store"
-        if not store.is_dir():
-            raise StoreError(
-                f"{run_dir}: is no run dir: expected a folder that contains a store, found none: "
-                "give the --run-dir of a training run"
-            )
-        versions = rank_versions(store, version)
+        versions = rank_versions(store_in(run_dir), version)
         config, self._slots = run_config.of_version(run_dir, versions[0][1])
         self._data, self._slot = config.data, slot
         self._names = [sparse.name for sparse in self._slots.sparse]

@@ -26,7 +26,7 @@ from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
 from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter
 from paddlebox.store.options import TableOptions
-from paddlebox.store.rank_stores import rank_versions
+from paddlebox.store.rank_stores import rank_versions, store_in
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -129,12 +129,7 @@ class RunSource(Closing):
         overrides: Sequence[str] = (),
     ) -> None:
         run_dir = as_path(run_dir, "run_dir")
-        store = run_dir / "store"
-        if not store.is_dir():
-            raise StoreError(
-                f"{run_dir}: is no run dir: expected a folder that contains a store, found none: "
-                "give the --run-dir of a training run"
-            )
+        store = store_in(run_dir)
         (_, head), *others = rank_versions(store, version)
         if config is None:
             self.config, self.slots = run_config.of_version(run_dir, head, overrides)

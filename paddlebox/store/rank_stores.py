@@ -13,6 +13,17 @@ from paddlebox.store.version_store import NOTHING_COMMITTED, VersionStore
 _MASK = (1 << 64) - 1
 
 
+def store_in(run_dir: Path) -> Path:
+    """The first rank's store. Raises: StoreError."""
+    store = run_dir / "store"
+    if not store.is_dir():
+        raise StoreError(
+            f"{run_dir}: is no run dir: expected a folder that contains a store, found none: give "
+            "the --run-dir of a training run"
+        )
+    return store
+
+
 def store_of_rank(store: Path, rank: int) -> Path:
     """store: that of the first rank."""
     return store if rank == 0 else store.parent / "ranks" / str(rank) / store.name

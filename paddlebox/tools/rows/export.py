@@ -21,7 +21,7 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.serving.slot_values import known_slot
 from paddlebox.store import run_config
 from paddlebox.store.files import crc32c, read_dense
-from paddlebox.store.rank_stores import rank_versions
+from paddlebox.store.rank_stores import rank_versions, store_in
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.stored_rows import StoredRows
 from paddlebox.store.version_store import OWN
@@ -88,9 +88,7 @@ def export_rows(
         written; ConfigError for an unknown slot; CorruptionError; OutOfSpaceError.
     """
     folder = open_folder(to)
-    store = run_dir / "store"
-    if not store.is_dir():
-        raise StoreError(f"{run_dir}: expected a run dir, found no store in it")
+    store = store_in(run_dir)
     begun = _begun(folder)
     versions = rank_versions(store, begun.get("version") if version is None else version)
     with ExitStack() as opened:
