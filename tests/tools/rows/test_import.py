@@ -27,8 +27,9 @@ from paddlebox.ranks import adopt_stores
 from paddlebox.ranks.reshard import write_range
 from paddlebox.store import import_rows
 from paddlebox.store.files import crc32c
-from paddlebox.store.group import key_ranges
+from paddlebox.store.group import ALL_KEYS, key_ranges
 from paddlebox.store.rank_stores import rank_versions, store_of_rank
+from paddlebox.store.stored_rows import StoredRows
 from paddlebox.tools.rows import given, receive
 from paddlebox.tools.rows.export import Chosen, export_rows
 from paddlebox.tools.rows.parts import PartFormat
@@ -37,6 +38,7 @@ from paddlebox.tools.rows.sources import open_rows
 from paddlebox.tools.upkeep import cli
 from paddlebox.training.config_changes import description
 from paddlebox.training.opening import table_options
+from tests.ranks.threads import coordination, one_at_a_time
 from tests.support.configs import make_slots, write_config
 from tests.support.inside import head_of
 from tests.support.shared import once
@@ -308,6 +310,15 @@ def test_the_rows_of_several_ranks_change_together_or_not_at_all(
     into_existing(run, source)
     assert digest_of(ranks) == digest_of(run)
     assert not list(ranks.glob("ranks/1/store*"))
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    config = small.config_in(run)
+    roots = [ranks, tmp_path / "other-host"]
+    coordination(2, lambda world: adopt_stores.take_over(roots[world.rank], config, world))
+    shutil.copytree(roots[1] / "ranks", ranks / "ranks", dirs_exist_ok=True)
+    assert [store for store, _ in versions_of(ranks)] == [store for store, _ in before]
+    with StoredRows(rank_versions(ranks / "store")) as stored:
+        feasigns, rows = stored.read(*ALL_KEYS)
+    assert dict(zip(feasigns.tolist(), map(bytes, rows), strict=True)) == rows_in(run)
 
 
 def dies(*_: Any) -> None:
@@ -453,9 +464,7 @@ def test_a_table_of_another_width_and_another_key_space_are_errors(
     export: Path, tmp_path: Path
 ) -> None:
     wide = empty_run(tmp_path / "wide", table={"embedx_dim": 8})
-    with pytest.raises(
-        ConfigError, match=r"embedx_w .* a width of 8, as in table .*, found 4"
-    ):
+    with pytest.raises(ConfigError, match=r"embedx_w .* a width of 8, as in table .*, found 4"):
         into_existing(wide, open_rows(str(export)))
     shared = empty_run(tmp_path / "shared", data={"key_space": "shared"})
     with pytest.raises(
