@@ -74,7 +74,8 @@ def take_over(root: Path, config: Config, world: Group, back_to: str = "") -> No
 
 def change_as_one(root: Path, config: Config, change: Callable[[Path], int]) -> None:
     """Move the rows of all ranks of a run to one store, change it, and make it the store of the
-    run. If this fails or is killed, the stores of the ranks are as before.
+    run. If this fails or is killed, the stores of the ranks are as before. If an earlier call was
+    killed after its change, finish that one instead.
 
     Args:
         change: commits a version to the store in a folder, which no process sees yet, and returns

@@ -178,10 +178,10 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
             return imported.version
 
         try:
-            if ranks == 1:
-                add(run_dir / "store")
-            else:
+            if ranks > 1:
                 change_as_one(run_dir, config, add)
+            if not imported.version:  # one rank, also if a killed import had moved the rows
+                add(run_dir / "store")
         finally:
             shutil.rmtree(run_dir / SCRATCH, ignore_errors=True)
     return imported

@@ -298,14 +298,17 @@ def test_the_rows_of_several_ranks_change_together_or_not_at_all(
     ranks, source = of_two_ranks(tmp_path / "ranks", run), open_rows(str(made / "npz"))
     before = versions_of(ranks)
     assert [version for _, version in before] == [2, 2]
-    for dying in (receive, adopt_stores._Adoption):
-        name = "commit_added" if dying is receive else "_finish_own"
+    for module, name in (
+        (receive, "commit_added"),
+        (adopt_stores._Adoption, "_finish_own"),
+        (adopt_stores, "_put_in_place"),  # the next start finishes this one
+    ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(dying, name, dies)
+            patch.setattr(module, name, dies)
             into_existing(ranks, source)
         assert versions_of(ranks) == before
     imported = into_existing(ranks, source)
-    assert (imported.new, imported.replaced) == (799, 401)
+    assert (imported.new, imported.replaced) == (0, 1200)
     assert versions_of(ranks) == [(ranks / "store", imported.version)]
     into_existing(run, source)
     assert digest_of(ranks) == digest_of(run)
