@@ -45,6 +45,13 @@ def label_of(record: VersionRecord) -> str:
     return f"pass-{record.pass_number:09d}-{record.version:09d}"
 
 
+def of_rank(uri: str, rank: int) -> str:
+    """The URI of the copies of a rank. uri: that of all ranks, which may end with options."""
+    where, mark, options = uri.partition("?")
+    inside = f"/ranks/{rank}" if rank else ""
+    return f"{where.rstrip('/')}{inside}{mark}{options}"
+
+
 def copy_version(
     store: str,
     record: VersionRecord,

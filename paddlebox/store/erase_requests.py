@@ -1,7 +1,7 @@
 """Requests to erase rows, which wait in a store until the run that trains with it begins a pass.
 
 STORE/erase/<request>.json   {feasigns, request, slot}; written under a temporary name, synced, and
-                             renamed. <request> has 16 hex digits.
+                             renamed. <request>: the time in ns, 16 hex digits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _NAME = re.compile(r"([0-9a-f]{16})\.json")
 
 def add(store: Path, feasigns: Sequence[int], slot: int) -> str:
     """Writes a request, durably, and returns its name. Raises: OutOfSpaceError, StoreError."""
-    request = secrets.token_hex(8)
+    request = f"{time.time_ns():016x}"
     files.make_folder(str(store / FOLDER))
     asked = {"feasigns": list(feasigns), "request": request, "slot": slot}
     files.write_durably(str(store / FOLDER / f"{request}.json"), json.dumps(asked).encode())
@@ -31,7 +31,7 @@ def add(store: Path, feasigns: Sequence[int], slot: int) -> str:
 
 
 def read(store: Path) -> list[dict[str, Any]]:
-    """The waiting requests, in the order of their names. Raises: CorruptionError."""
+    """The waiting requests, the oldest first. Raises: CorruptionError."""
     try:
         names = sorted(os.listdir(store / FOLDER))
     except FileNotFoundError:

@@ -93,13 +93,16 @@ class TableLife:
         folder = self._tables[0].folder
         here = erase_requests.read(folder) if folder is not None and not self._world.rank else []
         for asked in self._world.first("erase", here):
-            done = {event.get("request") for event in self._tables[0].events}
-            if asked["request"] not in done:
-                feasigns = np.array(asked["feasigns"], np.uint64)
-                self.erase(feasigns, asked["slot"], asked["request"])
+            self.erase_once(asked)
             self._world.wait("erased")
             if folder is not None and not self._world.rank:
                 erase_requests.remove(folder, asked["request"])
+
+    def erase_once(self, asked: Mapping[str, Any]) -> None:
+        """Carries out a request (erase_requests.py), unless it is done already."""
+        if asked["request"] not in {event.get("request") for event in self._tables[0].events}:
+            feasigns = np.array(asked["feasigns"], np.uint64)
+            self.erase(feasigns, asked["slot"], asked["request"])
 
     def end_of_day(self, day: int, decay: float | None = None) -> None:
         """Multiplies shows and clicks by decay; default: as ``life`` says. The day, counted from

@@ -14,6 +14,7 @@ from paddlebox import __version__, _native
 from paddlebox.config import Config, Slots
 from paddlebox.data.pipeline import load_threads
 from paddlebox.errors import OutOfSpaceError, StoreError
+from paddlebox.store.copies import of_rank
 from paddlebox.store.files import make_folder, sync_folder, write_durably
 from paddlebox.store.run_config import SLOTS_FILE
 
@@ -50,9 +51,8 @@ def own_dir(run_dir: Path, rank: int) -> Path:
 
 def copies_of(config: Config, rank: int) -> str:
     """URI of the copies of a rank's commits; empty if there are none."""
-    where, mark, query = config.checkpoint.copy_to.partition("?")
-    where = where.rstrip("/")
-    return f"{where}/ranks/{rank}{mark}{query}" if where and rank > 0 else f"{where}{mark}{query}"
+    uri = config.checkpoint.copy_to
+    return of_rank(uri, rank) if uri else ""
 
 
 def make_run_dir(run_dir: Path) -> None:

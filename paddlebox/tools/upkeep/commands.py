@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -288,8 +287,8 @@ def restore(arguments: argparse.Namespace) -> Result:
     return (DAMAGED if findings.damage else SOUND), value, lines
 
 
-def erase_rows(store: Path, stores: Sequence[Path], arguments: argparse.Namespace) -> Result:
-    record, values, slot = record_of(store, None), arguments.values, arguments.slot
+def erase_rows(stores: Sequence[Path], arguments: argparse.Namespace) -> Result:
+    record, values, slot = record_of(stores[0], None), arguments.values, arguments.slot
     if not values and slot is None:
         raise ConfigError("erase: expected feasigns, or --slot NAME")
     if values:
@@ -301,9 +300,7 @@ def erase_rows(store: Path, stores: Sequence[Path], arguments: argparse.Namespac
         )
     else:
         erased = Erased(slot=index_of(record, slot))
-    value, lines = run_erase(
-        store, stores, erased, secrets.token_hex(8), everywhere=arguments.everywhere
-    )
+    value, lines = run_erase(stores, erased, everywhere=arguments.everywhere)
     return SOUND, value, lines
 
 
@@ -390,7 +387,7 @@ def run(arguments: argparse.Namespace) -> Result:
     store = _store_folder(arguments.store)
     stores = [store] if arguments.store == store else existing_stores(store)
     if arguments.command == "erase":  # it is one for all ranks
-        return erase_rows(store, stores, arguments)
+        return erase_rows(existing_stores(store), arguments)
     command = _COMMANDS[arguments.command]
     if len(stores) == 1 or command is dump:
         return command(store, arguments)
@@ -408,8 +405,8 @@ def run(arguments: argparse.Namespace) -> Result:
         if folder in chosen and not has_name:  # `copy` labels the copy with the name
             number = chosen[folder]
             of_rank.version = str(number) if isinstance(wanted, str) else number
-        if rank and "uri" in arguments:
-            of_rank.uri = f"{arguments.uri.rstrip('/')}/ranks/{rank}"
+        if "uri" in arguments:
+            of_rank.uri = copies.of_rank(arguments.uri, rank)
         code, value, texts = command(folder, of_rank)
         codes.append(code)
         values.append(value)

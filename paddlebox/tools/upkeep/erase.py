@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from paddlebox.store.manifest_db import rewrite
 from paddlebox.store.open_tables import open_tables
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.parity_set import SetFolder
+from paddlebox.store.rank_stores import ranks_of
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.remote import shown
 from paddlebox.store.table_life import TableLife
 from paddlebox.store.tiered_table import TieredTable, stored_config
 from paddlebox.store.version_store import HISTORY, VersionStore
@@ -66,16 +69,32 @@ def ask(store: Path, erased: Erased) -> str:
     return erase_requests.add(store, erased.feasigns, erased.slot)
 
 
-def erase(stores: Sequence[Path], erased: Erased, request: str) -> int:
+def erase(stores: Sequence[Path], erased: Erased) -> int:
     """Erases rows in the stores of all ranks, and merges until no segment of the newest versions
-    holds one. Returns the number of rows that there were. Raises: StoreLockedError if a run trains
-    with a store."""
-    rows = 0
+    holds one. Returns the number of rows that there were. A request is written first and removed
+    last, so that all ranks erase the same in the same order, also if the command is killed and
+    repeated. REQUIRES: this process holds the locks of the stores."""
+    rows, own = 0, erase_requests.add(stores[0], erased.feasigns, erased.slot)
+    for asked in erase_requests.read(stores[0]):
+        found = sum(_erase_in(store, asked) for store in stores)
+        rows += found if asked["request"] == own else 0
+        erase_requests.remove(stores[0], asked["request"])
     for store in stores:
-        with KeptLock(store):
-            rows += _erase_in(store, erased, request)
-            _rewrite_manifests(store)
+        _rewrite_manifests(store)
     return rows
+
+
+def _check_complete(stores: Sequence[Path]) -> None:
+    """Raises: StoreError if there are more tables or ranks, which must lose the same rows."""
+    if files.is_of_set(str(stores[0])):
+        raise StoreError(f"{stores[0]}: is one of several tables: give the run dir")
+    with VersionStore.open_reader(stores[0]) as manifest:
+        head = manifest.newest()
+    if head is not None and len(stores) < ranks_of(head):
+        raise StoreError(
+            f"{stores[0]}: is of {ranks_of(head)} ranks, expected the stores of all, found "
+            f"{', '.join(map(str, stores))}: give the run dir, with the stores of other hosts in it"
+        )
 
 
 def _rewrite_manifests(store: Path) -> None:
@@ -88,7 +107,7 @@ def _rewrite_manifests(store: Path) -> None:
     rewrite(store)
 
 
-def _erase_in(store: Path, erased: Erased, request: str) -> int:
+def _erase_in(store: Path, asked: Mapping[str, Any]) -> int:
     with VersionStore.open_reader(store) as manifest:
         passes, parts = len(manifest.numbers()), _records(store, manifest.newest())
     configs = [stored_config(store, record) for record in parts]
@@ -105,9 +124,9 @@ def _erase_in(store: Path, erased: Erased, request: str) -> int:
     committer = Committer(tables, lambda: None)
     try:
         open_tables(tables, configs, options, (), committer.wait)
-        feasigns = np.array(erased.feasigns, np.uint64)
+        erased = Erased(tuple(asked["feasigns"]), asked["slot"])
         rows = sum(_count(table, erased) for table in tables)
-        TableLife(tables, committer, ONE_RANK).erase(feasigns, erased.slot, request)
+        TableLife(tables, committer, ONE_RANK).erase_once(asked)
         _erase_history(tables[0], erased)
         for table in reversed(tables):  # the first one names the versions of the others
             table.compactor.compact()
@@ -168,14 +187,15 @@ def holders(store: Path, stores: Sequence[Path], erased: Erased) -> list[Holder]
     uri, out = config.get("checkpoint", {}).get("copy_to", ""), config.get("save", {})
     if uri:
         for rank, folder in enumerate(stores):
-            of_rank = uri if not rank else f"{uri.rstrip('/')}/ranks/{rank}"
+            own = copies.of_rank(uri, rank)
             found += [
-                Holder("copy", f"{of_rank} {label}", "--everywhere removes it")
-                for label in _old_copies(folder, of_rank)
+                Holder("copy", f"{shown(own)} {label}", "--everywhere removes it")
+                for label in _old_copies(folder, own)
             ]
     found += _saves(out.get("out", ""), erased)
     if out.get("copy_to"):
-        found.append(Holder("save", out["copy_to"], "remove the copies of the saves listed here"))
+        step = "remove the copies of the saves listed here"
+        found.append(Holder("save", shown(out["copy_to"]), step))
     if file := config.get("publish", {}).get("file", ""):
         step = "remove it, and export again: paddlebox export"
         found.append(Holder("export", f"{file} (generations before the next save)", step))
@@ -247,13 +267,12 @@ def _saves(out: str, erased: Erased) -> Iterator[Holder]:
 def remove_everywhere(store: Path, stores: Sequence[Path]) -> None:
     """Removes what `holders` finds and can be reached without loss: older versions, also named
     ones, parity of the ranks, which the next commit makes again, and copies, of which the newest
-    version is made again."""
+    version is made again. REQUIRES: as `erase`."""
     uri = _config(store).get("checkpoint", {}).get("copy_to", "")
     for rank, folder in enumerate(stores):
-        with KeptLock(folder):
-            _drop_versions(folder)
+        _drop_versions(folder)
         if uri:
-            _copy_again(folder, uri if not rank else f"{uri.rstrip('/')}/ranks/{rank}")
+            _copy_again(folder, copies.of_rank(uri, rank))
 
 
 def _drop_versions(store: Path) -> None:
@@ -261,6 +280,8 @@ def _drop_versions(store: Path) -> None:
     for name in files.checkpoints(str(store)):
         version = checkpoints.unname(str(store), name)
         log.warning("%s: version %d no longer has the name %s", store, version, name)
+    for left in (store / files.CHECKPOINTS).glob(f"*{files.UNDER_WAY}"):  # of a killed process
+        files.remove(str(left))
     with VersionStore.open_writer(store) as first:
         first.retention.prune(1)
         head, records = first.newest(), first.records()
@@ -283,19 +304,24 @@ def _copy_again(store: Path, uri: str) -> None:
 
 
 def run_erase(
-    store: Path, stores: Sequence[Path], erased: Erased, request: str, *, everywhere: bool
+    stores: Sequence[Path], erased: Erased, *, everywhere: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Erases rows. Returns the result for --json, and the lines to print. Raises: ConfigError for
-    too many feasigns; StoreError."""
+    """Erases rows in the stores of all ranks. Returns the result for --json, and the lines to
+    print. Raises: ConfigError for too many feasigns; StoreError."""
     life.erase(erased.keys)  # a request must not stop the run that reads it
-    try:
-        rows = erase(stores, erased, request)
-    except StoreLockedError as error:
-        asked = ask(store, erased)
-        text = f"{error}: it erases the rows before its next pass; repeat the command afterwards"
-        return {"request": asked}, [f"{text}, to see what else holds them"]
-    if everywhere:
-        remove_everywhere(store, stores)
+    store = stores[0]
+    with ExitStack() as locks:
+        try:
+            for folder in stores:  # of all before one changes
+                locks.enter_context(KeptLock(folder))
+        except StoreLockedError as error:
+            asked = ask(store, erased)
+            text = f"{error}: it erases the rows before its next pass; repeat the command later"
+            return {"request": asked}, [f"{text}, to see what else holds them"]
+        _check_complete(stores)
+        rows = erase(stores, erased)
+        if everywhere:
+            remove_everywhere(store, stores)
     found = holders(store, stores, erased)
     lines = [f"{rows:,} rows erased; no file of the newest version holds them"]
     lines += [f"{one.kind}: {one.where}: {one.next_step}" for one in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +22,18 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.saves.reader import open_save
 from paddlebox.saves.saver import Saver
 from paddlebox.store import copies, erase_requests, life
+from paddlebox.store.group import Group
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.table_life import TableLife
 from paddlebox.store.version_store import HISTORY, VersionStore
 from paddlebox.tools.upkeep import erase as erase_tool
 from paddlebox.tools.upkeep.cli import store_main
+from tests.conftest import tool
+from tests.faults.crash_images import build_preloaded
+from tests.store.test_table_set import first_two, opened
+from tests.support.marks import long
 from tests.tools.upkeep.test_store_tool import CONFIG, newest, train
 
 PASSES = 4
@@ -251,11 +258,143 @@ def test_a_run_that_keeps_histories_must_be_stopped(store: Path) -> None:
         erase_tool.ask(store, erase_tool.Erased((7,)))
 
 
-def test_the_stores_of_all_ranks_are_erased(store: Path) -> None:
+@pytest.fixture
+def ranks(store: Path) -> list[Path]:
+    """The stores of a run of two ranks, which have the same rows here."""
+    with open_table(store) as table:
+        table.begin(table.stage(sorted_unique_keys(np.array([9], np.uint64))))
+        table.end(PASSES + 1)
+        table.commit(pass_number=PASSES + 1, cursor={"pass": PASSES + 1, "ranks": 2})
     second = store.parent / "ranks" / "1" / "store"
     shutil.copytree(store, second)
-    erase(store.parent, "7", "--everywhere")
-    assert not list(traces(store.parent, 7))
+    return [store, second]
+
+
+def requests_of(store: Path) -> list[str]:
+    return [event["request"] for event in newest(store).events if event["kind"] == life.ERASE]
+
+
+def test_the_stores_and_the_copies_of_all_ranks_are_erased(
+    ranks: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, folder = ranks[0].parent, ranks[0].parent / "copies"
+    uri = f"file://{folder}?secret=1234"
+    config = {"checkpoint": {"copy_to": uri}, "save": {"copy_to": "s3://me:1234@host/saves"}}
+    monkeypatch.setattr(erase_tool, "_config", lambda _: config)
+    assert store_main(["copy", str(run_dir), uri]) == 0
+    capsys.readouterr()
+    erase(run_dir, "7", "--json")
+    out = capsys.readouterr().out
+    assert "1234" not in out
+    told = json.loads(out)
+    assert told["rows"] == 2
+    assert {one["where"].split()[0] for one in told["holders"] if one["kind"] == "copy"} == {
+        f"file://{folder}",
+        f"file://{folder}/ranks/1",
+    }
+    erase(run_dir, "7", "--everywhere")
+    assert not list(traces(run_dir, 7))
+    label = copies.label_of(newest(ranks[1]))
+    assert [one for one, _ in copies.all_copies(copies.of_rank(uri, 1))] == [label]
+
+
+def test_no_store_changes_before_those_of_all_ranks_are_locked(ranks: list[Path]) -> None:
+    versions = [newest(one).version for one in ranks]
+    with KeptLock(ranks[1]):
+        erase(ranks[0].parent, "7")
+    assert [newest(one).version for one in ranks] == versions
+    assert len(erase_requests.read(ranks[0])) == 1
+    erase(ranks[0].parent, "1500")  # carries out what waits, too
+    assert not erase_requests.read(ranks[0])
+    assert len(requests_of(ranks[0])) == 2
+    assert requests_of(ranks[0]) == requests_of(ranks[1])
+    assert all(newest(one).version > version for one, version in zip(ranks, versions, strict=True))
+
+
+def test_a_part_of_the_ranks_or_tables_is_refused(ranks: list[Path]) -> None:
+    shutil.rmtree(ranks[0].parent / "ranks")
+    version = newest(ranks[0]).version
+    with pytest.raises(StoreError, match="is of 2 ranks, expected the stores of all"):
+        erase_tool.run_erase(ranks[:1], erase_tool.Erased((7,)), everywhere=False)
+    shutil.copytree(ranks[0], ranks[0] / "tables" / "wide")
+    with pytest.raises(StoreError, match="wide: is one of several tables: give the run dir"):
+        erase_tool.run_erase([ranks[0] / "tables/wide"], erase_tool.Erased((7,)), everywhere=False)
+    assert newest(ranks[0]).version == version
+
+
+def test_each_rank_carries_out_the_requests_of_the_first_once(ranks: list[Path]) -> None:
+    asked = [erase_requests.add(ranks[0], [one], -1) for one in (7, 1500)]
+    with open_table(ranks[1]) as table:  # killed after the first request, before it was removed
+        table.life.erase(np.array([7], np.uint64), request=asked[0])
+
+    told: list[Any] = []
+
+    class Rank(Group):
+        def first(self, what: str, mine: Any) -> Any:
+            told.extend(mine)
+            return told
+
+    for number, store in enumerate(ranks):
+        with open_table(store) as table:
+            world = Rank()
+            world.rank, world.size = number, 2
+            TableLife([table.first], table.committer, world).erase_requested()
+            found = table.lookup(np.array([7, 1500, 9]))[0]
+        assert found.tolist() == [False, False, True]
+        assert requests_of(store) == asked
+    assert not erase_requests.read(ranks[0])
+
+
+def test_all_tables_of_a_run_lose_the_row(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as group:
+        first_two(group)
+    erase(tmp_path, "45", "65", "--everywhere")
+    with opened(tmp_path / "store") as group:
+        for table in group.members:
+            assert not table.lookup(np.array([45, 65], np.uint64))[0].any()
+            assert table.lookup(np.array([46, 66], np.uint64))[0].all()
+        assert group.digest()
+    assert not [name for feasign in (45, 65) for name in traces(tmp_path, feasign)]
+    assert store_main(["verify", str(tmp_path / "store")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "on", "at"),
+    [
+        ("recorder", "/ranks/1/store/ssd/", 1),
+        long("recorder", "/erase/", 3),
+        long("recorder", "/store/ssd/", 1),
+        long("recorder", "/store/manifest/data.mdb", 1),
+        long("recorder", "/store/manifest.tmp", 2),
+        long("recorder", "/store/checkpoints/", 1),
+        ("full", "/ranks/1/store/ssd/", 0),
+        long("full", "/erase/", 0),
+        long("full", "/store/manifest/data.mdb", 0),
+    ],
+)
+def test_a_command_that_is_killed_or_finds_no_room_is_repeated(
+    library: str, on: str, at: int, ranks: list[Path], tmp_path: Path
+) -> None:
+    run_dir, preloaded = ranks[0].parent, str(build_preloaded(tmp_path, library))
+    assert store_main(["name", str(ranks[0]), str(newest(ranks[0]).version - 1), "monday"]) == 0
+    before = rows_of(ranks[0])
+    environment = {"LD_PRELOAD": preloaded, "PBX_ROOT": str(run_dir)}
+    environment |= {"PBX_KILL_ON": on, "PBX_KILL_AT": str(at)}
+    environment |= {"PBX_FULL_ON": on, "PBX_FULL_AFTER": str(at)}
+    command = ["store", "erase", str(run_dir), *map(str, ERASED), "--everywhere"]
+    done = tool(*command, env=environment)
+    assert done.returncode == (4 if library == "full" else -signal.SIGKILL), done.stderr
+    assert "Traceback" not in done.stderr
+    assert library != "full" or "o space" in done.stderr
+    for store in ranks:
+        assert len({feasign in rows_of(store) for feasign in ERASED}) == 1
+        assert store_main(["verify", str(store)]) == 0
+    assert tool(*command).returncode == 0
+    assert not [name for feasign in ERASED for name in traces(run_dir, feasign)]
+    expected = {feasign: row for feasign, row in before.items() if feasign not in ERASED}
+    assert [rows_of(store) for store in ranks] == [expected, expected]
+    assert requests_of(ranks[0]) == requests_of(ranks[1])
 
 
 def test_too_many_feasigns_are_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
