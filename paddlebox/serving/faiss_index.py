@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddlebox.errors import CorruptionError
-from paddlebox.store.files import refused, sync_folder
+from paddlebox.store.files import write_durably
 
 if TYPE_CHECKING:
     from paddlebox.serving.vectors import ExactIndex
@@ -36,11 +36,7 @@ def build(vectors: np.ndarray, exact: ExactIndex, path: Path) -> None:
     index.train(vectors)
     index.add(vectors)
     index.nprobe = _probes(index, exact, vectors, centres)
-    try:
-        path.write_bytes(faiss.serialize_index(index).tobytes())
-        sync_folder(str(path.parent))
-    except OSError as error:
-        raise refused(str(path), "write", error) from error
+    write_durably(str(path), faiss.serialize_index(index).tobytes())
 
 
 def _probes(index: Any, exact: ExactIndex, vectors: np.ndarray, centres: int) -> int:
