@@ -14,16 +14,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 
+from paddlebox._native import core
 from paddlebox.api.process import working
-from paddlebox.api.table_files import read_tables
 from paddlebox.api.tables import chosen
-from paddlebox.config import Config, Slots, SlotType
+from paddlebox.config import Config, Format, Slots, SlotType
 from paddlebox.config.arguments import AnyPath, as_path
+from paddlebox.data.columnar import leaf_of, read_batches, with_leaf
+from paddlebox.data.given_files import csv_chunks, format_of
+from paddlebox.data.listing import expand
 from paddlebox.errors import DataError
 from paddlebox.store import run_config
 
-_LOOKED_UP = 1 << 16  # rows at a time
+_READ_ROWS = 1 << 16  # of a table
 
 
 def tower_vectors(run_dir: AnyPath, data: Any, tower: str) -> np.ndarray:
@@ -76,9 +80,9 @@ def write_vectors(
     those of earlier ones are removed.
 
     Args:
-        items, users: CSV, Parquet or Arrow files, folders or globs, with the columns of a tower, a
-            line for each item or user. An item without a row, which is deleted or was never
-            trained, is left out, and so are further lines of the same item.
+        items, users: CSV, Parquet, Arrow or ORC files, folders or globs, with the columns of a
+            tower, a line for each item or user. An item without a row, which is deleted or was
+            never trained, is left out, and so are further lines of the same item.
         measure: files of data.format, for whose positive instances `retrieval_values` is computed.
         k: of these values.
         index: exact or faiss.
@@ -91,7 +95,7 @@ def write_vectors(
         from paddlebox.serving.vectors import VectorFolder, check_index_kind
 
         check_index_kind(index)
-        with VectorFolder(out).writing(model.version, model.config) as folder:
+        with VectorFolder(out).writing(model.version, model.dense_version, model.config) as folder:
             written = Written(out / str(model.version))
             folder.write_items(model.items(items, written), model.width, index)
             if users:
@@ -114,24 +118,28 @@ def _opened(run_dir: Path) -> Iterator[_Model]:
 
         width = towers_config(config).output_dim
         names = {tower: id_slot(config, slots, tower) for tower in ("user", "item")}
+        place = [slot.name for slot in slots.sparse].index(names["item"])
+        number = slots.tables([of.name for of in config.tables])[place]
         with (
             opened(config, run_dir, slots) as (table, runner, version),
             Snapshot(table) as snapshot,
         ):
-            rows = snapshot.open()[0]
-            yield _Model(config, slots, table, runner, version, rows, names, width)
+            rows = snapshot.open()[number]
+            dense = table.head.dense_version
+            yield _Model(config, slots, table, runner, version, dense, rows, names, width)
 
 
 @dataclass(frozen=True)
 class _Model:
-    """The newest commit of a run. rows: those of its table. names: of the slots that identify what
-    the towers describe. width: D."""
+    """The newest commit of a run. rows: those of the items' table. names: of the slots that
+    identify what the towers describe. width: D."""
 
     config: Config
     slots: Slots
     table: Any
     runner: Any
     version: int
+    dense_version: int
     rows: Any
     names: dict[str, str]
     width: int
@@ -175,7 +183,7 @@ class _Model:
     def items(self, files: Sequence[str], written: Written) -> Iterator[pa.RecordBatch]:
         """Batches of item, feasign and vector, each item once. Counts into `written`."""
         seen = np.empty(0, np.uint64)  # ascending
-        for table, path in read_tables(files, self.config, self.slots):
+        for table, path in self._tables(files):
             found = self.of(table, path, "item")
             feasigns, first = np.unique(found.items, return_index=True)
             new = np.sort(first[~np.isin(feasigns, seen, assume_unique=True) & (feasigns != 0)])
@@ -191,7 +199,7 @@ class _Model:
 
     def users(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Batches of user and vector, one for each line."""
-        for table, path in read_tables(files, self.config, self.slots):
+        for table, path in self._tables(files):
             vectors = self.of(table, path, "user").towers["user"]
             values = self._values(table, "user", path)
             yield pa.record_batch({"user": values, "vector": _as_lists(vectors)})
@@ -200,7 +208,6 @@ class _Model:
         self, files: Sequence[str], k: int, items: np.ndarray, vectors: np.ndarray
     ) -> dict[str, Any]:
         """The `retrieval_values` of files. items: (M) feasigns; vectors: (M, D)."""
-        from paddlebox.data.listing import expand
         from paddlebox.training.retrieval import retrieval_values, tower_vectors
 
         own = self.config, self.slots, self.table, self.runner
@@ -208,19 +215,48 @@ class _Model:
 
     def _have_rows(self, feasigns: np.ndarray) -> np.ndarray:
         """Which of (K) feasigns have a row, (K) bool."""
-        from paddlebox._native import core
-
         keys, places = np.unique(core.keys_of(feasigns), return_inverse=True)
-        ordered = core.feasigns_of(keys)  # a lookup expects the order of keys
-        parts = [ordered[at : at + _LOOKED_UP] for at in range(0, len(ordered), _LOOKED_UP)]
-        found = [self.rows.lookup(part)[0] for part in parts]
-        return np.asarray(np.concatenate([np.zeros(0, bool), *found])[places])
+        found: np.ndarray = self.rows.lookup(core.feasigns_of(keys))[0]  # in the order of keys
+        return found[places]
+
+    def _tables(self, patterns: Sequence[str]) -> Iterator[tuple[pa.Table, str]]:
+        """The rows of files as tables of at most 65,536 rows, each with the name of its file."""
+        ids = {slot.column or slot.name for slot in self.slots.sparse if not self._has_texts(slot)}
+        for path in expand(patterns):
+            try:
+                for batch in self._batches(path):
+                    columns = {
+                        name: _unsigned(column) if name in ids else column
+                        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                    }
+                    for begin in range(0, batch.num_rows, _READ_ROWS):
+                        yield pa.table(columns).slice(begin, _READ_ROWS), path
+            except pa.ArrowException as error:
+                raise DataError(f"{path}: {error}") from None
+
+    def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Cells of CSV are strings, if the run reads text."""
+        data_format = format_of(path)
+        if data_format is not Format.CSV:
+            yield from read_batches(path, data_format, self._columns())
+            return
+        texts = {slot.column or slot.name for slot in self.slots.sparse if slot.hash}
+        columnar = self.config.data.format.is_columnar or bool(self.config.data.parser)
+        parse = pa_csv.ParseOptions(delimiter=self.slots.csv.delimiter)
+        for names, text in csv_chunks(path, self.slots):
+            of_text = {name: pa.string() for name in names if not columnar or name in texts}
+            read = pa_csv.ReadOptions(column_names=names, block_size=len(text) + 1)
+            cells = pa_csv.ConvertOptions(column_types=of_text)
+            yield from pa_csv.read_csv(pa.BufferReader(text), read, parse, cells).to_batches()
+
+    def _has_texts(self, slot: Any) -> bool:
+        return bool(slot.hash) or self.config.data.format is Format.CRITEO_TSV
 
     def _values(self, table: pa.Table, tower: str, path: str) -> pa.Array:
         """The ids of a table as they are in the data: uint64, or strings of a slot with texts."""
         name = self.names[tower]
         slot = next(slot for slot in self.slots.sparse if slot.name == name)
-        texts = slot.hash or self.config.data.format.value == "criteo_tsv"
+        texts = self._has_texts(slot)
         column = table[slot.column or slot.name].combine_chunks()
         try:
             return column.cast(pa.string() if texts else pa.uint64())
@@ -230,6 +266,14 @@ class _Model:
                 f"{path}: slot {name!r}: expected one of {kind} in each line, found "
                 f"{column.type}: {error}"
             ) from None
+
+
+def _unsigned(column: pa.Array) -> pa.Array:
+    """Signed integers as the ids with the same bits, as the feeder reads them."""
+    if not pa.types.is_signed_integer(leaf_of(column.type)):
+        return column
+    signed = column.cast(with_leaf(column.type, pa.int64()))
+    return signed.view(with_leaf(column.type, pa.uint64()))
 
 
 def _as_lists(vectors: np.ndarray) -> pa.Array:

@@ -6,7 +6,7 @@ and parse one. The pieces keep the order of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +116,14 @@ def read_pieces(
     first, step = (part.number, part.parts) if part is not None else (0, 1)
     for number in range(first, pieces, step):
         yield Piece(path, number, read, uses, side)
+
+
+def read_batches(path: str, data_format: Format, names: Sequence[str]) -> Iterator[Any]:
+    """The pyarrow.RecordBatches of a file, with those of the columns that it has. Raises: DataError
+    that names the file."""
+    _, pieces, read = _open(path, data_format, [*names], RETRIES)
+    for number in range(pieces):
+        yield from Piece(path, number, read).batches()
 
 
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:

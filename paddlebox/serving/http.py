@@ -313,7 +313,7 @@ class Server:
             if isinstance(error, CorruptionError):
                 raise
             log.error("/search: %s", error)
-            why = "the vectors of the items are not those of the served version; see the log"
+            why = "there are no vectors of the items for the served version; see the log"
             raise Refused(503, "no_vectors", why) from None
         answer = {
             "results": [[{"item": item, "score": score} for item, score in one] for one in found],

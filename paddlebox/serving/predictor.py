@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -67,6 +67,8 @@ class Predictor(Closing):
         self._switching = threading.Lock()
         self._stop = threading.Event()
         self._now: OpenGeneration | None = None
+        #: Called with the record of the current version at each look, before a switch to it.
+        self.before_switch: Callable[[Generation], None] | None = None
         self.trouble = ""  # why the last look for a new version failed; "": it did not
         self._open = 0  # generations with an open read transaction; the file stays open for them
         self._file = ExportFile(path)
@@ -229,6 +231,8 @@ class Predictor(Closing):
             txn = self._file.read()
             try:
                 record = self._wanted(txn)
+                if self.before_switch is not None:
+                    self.before_switch(record)
                 before = self._now
                 if before is not None and before.record == record:
                     txn.abort()

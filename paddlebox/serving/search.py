@@ -2,52 +2,71 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paddlebox.errors import StoreError
+from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.serving.file import Generation
 from paddlebox.serving.vectors import ItemVectors, VectorFolder
 
 if TYPE_CHECKING:
     from paddlebox.serving.generation import OpenGeneration
     from paddlebox.serving.predictor import Predictor
 
-_OPEN = 2  # versions: requests may still finish on the one before
+log = logging.getLogger("paddlebox")
+
+_OPEN = 2  # indexes: requests may still finish on the generation before
 
 
 class Search:
-    """Answers requests with a predictor and the vectors of the version that it has. Thread safe.
-    threads: of a search. Raises: as `VectorFolder.open`, for the current version."""
+    """Answers requests with a predictor and the vectors of the dense parameters that it has. Thread
+    safe. The thread that follows the export file opens an index before it switches to a generation,
+    so that no request waits for it. threads: of a search. Raises: as `VectorFolder.about` and
+    `ItemVectors`, for the current generation; ConfigError if the model has no towers."""
 
     def __init__(self, predictor: Predictor, path: Path, threads: int = 1) -> None:
         self._predictor, self._folder, self._threads = predictor, VectorFolder(path), threads
-        self._open: dict[int, ItemVectors] = {}
-        self._lock = threading.Lock()
-        self._of(predictor.version)
+        self._opened: tuple[ItemVectors, ...] = ()  # the newest first; replaced as a whole
+        self._trouble = ""  # why the last look found no other index; "": it found one
+        predictor.user_vectors([])
+        self._open(predictor.generation)
+        predictor.before_switch = self._prepare
 
     def answer(
         self, instances: Sequence[Mapping[str, Any]], k: int
     ) -> tuple[list[list[tuple[Any, float]]], OpenGeneration]:
         """The best k items of each user with their products, best first, and the generation.
-        instances: as for `Predictor.user_vectors`. Raises: as that, and `VectorFolder.open`."""
+        instances: as for `Predictor.user_vectors`. Raises: as that; StoreError if there are no
+        vectors for the generation; CorruptionError."""
         vectors, generation = self._predictor.user_vectors(instances)
-        items = self._of(generation.record.version)
+        record, name = generation.record, generation.config.name
+        items = next((one for one in self._opened if one.about.fits(record)), None)
+        if items is None:
+            raise StoreError(self._trouble or f"no vectors of version {record.version} are open")
         if not len(vectors):
             return [], generation
-        if vectors.shape[1] != items.width:
+        if (vectors.shape[1], name) != (items.about.width, items.about.model):
             raise StoreError(
-                f"version {items.version}: the model has vectors of {vectors.shape[1]} floats, and "
-                f"the index of {items.width}: they are of different runs; write the index from the "
-                "run that was exported"
+                f"version {record.version}: expected vectors of {vectors.shape[1]} floats of model "
+                f"{name!r}, found those of {items.about.width} floats of model "
+                f"{items.about.model!r}: write them from the run that was exported"
             )
         return items.search(vectors, k), generation
 
-    def _of(self, version: int) -> ItemVectors:
-        with self._lock:
-            if version not in self._open:
-                opened = self._folder.open(version, self._threads)
-                kept = sorted(self._open, reverse=True)[: _OPEN - 1]
-                self._open = {number: self._open[number] for number in kept} | {version: opened}
-            return self._open[version]
+    def _open(self, record: Generation) -> None:
+        """Opens the index for a generation, unless the newest one is open."""
+        about = self._folder.about(record)
+        if not self._opened or self._opened[0].about != about:
+            self._opened = (ItemVectors(about, self._threads), *self._opened)[:_OPEN]
+
+    def _prepare(self, record: Generation) -> None:
+        """Called at each look for a new version: vectors may also come later than the version."""
+        try:
+            self._open(record)
+            self._trouble = ""
+        except PaddleBoxError as error:
+            if str(error) != self._trouble:  # each reason once
+                log.error("%s: /search: %s", self._folder.path, error)
+            self._trouble = str(error)

@@ -5,7 +5,6 @@ Letters: K = values.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -20,15 +19,12 @@ from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.columnar import read_pieces
+from paddlebox.data.given_files import csv_chunks, format_of
 from paddlebox.data.listing import expand
-from paddlebox.data.reader import Head, read_chunks
-from paddlebox.data.sources import open_source
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import CRITEO_COLUMNS, Use, text_of
 
 _ID = re.compile("[0-9]{1,20}")
-_MAGIC = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW, b"ORC": Format.ORC}
-_TAIL_BYTES = 16  # all of these formats repeat their magic bytes at the end
 _LABEL = {"name": "label", "type": "label", "dim": 1, "column": "label"}
 _MERGED_ROWS = 1 << 20  # of values that are not merged yet, at least
 
@@ -90,7 +86,7 @@ class SlotValues:
 
     def listed(self, values: Sequence[Any], patterns: Sequence[str]) -> pa.Table:
         """The distinct values of a list, and of a column of files: that of the slot, in Parquet,
-        Arrow and CSV files, the latter as `csv` of slots.yaml describes them.
+        Arrow, ORC and CSV files, the latter as `csv` of slots.yaml describes them.
 
         Returns: columns key (uint64), ascending: that of the feasign; and value (large_string), if
             `has_texts`.
@@ -173,24 +169,18 @@ class SlotValues:
     # ---- files
 
     def _columns(self, path: str) -> Iterator[pa.Array]:
-        with open_source(path) as source:
-            begin = source.read(max(map(len, _MAGIC))) or b""
-            source.seek(max(0, source.size - _TAIL_BYTES))
-            end = source.read(_TAIL_BYTES) or b""
-        for magic, data_format in _MAGIC.items():
-            if begin.startswith(magic) and magic in end:  # a text may begin like an ORC file
-                schema = self._schema(data_format)
-                for piece in read_pieces(path, data_format, schema):
-                    for batch in piece.batches():
-                        yield batch.column(schema.column_names[0])
-                return
-        for column in self._csv_columns(path):
-            yield column if self.has_texts else column.cast(pa.uint64())
+        data_format = format_of(path)
+        if data_format is Format.CSV:
+            for column in self._csv_columns(path):
+                yield column if self.has_texts else column.cast(pa.uint64())
+            return
+        schema = self._schema(data_format)
+        for piece in read_pieces(path, data_format, schema):
+            for batch in piece.batches():
+                yield batch.column(schema.column_names[0])
 
     def _csv_columns(self, path: str) -> Iterator[pa.Array]:
         own, name = self._slots.csv, self._slot.column or self._slot.name
-        read = [slot for slot in self._slots.slots if not slot.made]
-        names = None if own.header else own.columns or [slot.column or slot.name for slot in read]
         null = {"strings_can_be_null": True, "quoted_strings_can_be_null": True}
         parse = pa_csv.ParseOptions(
             delimiter=own.delimiter, invalid_row_handler=lambda _: "skip", ignore_empty_lines=True
@@ -201,17 +191,11 @@ class SlotValues:
             null_values=["", *own.null],
             **null,
         )
-        for chunk in read_chunks(path, head=Head(own.skip)):
-            text = chunk.data.lstrip(b"\n")
-            if names is None:
-                header, _, text = text.partition(b"\n")
-                names = next(csv.reader([header.decode().rstrip("\r")], delimiter=own.delimiter))
+        for names, text in csv_chunks(path, self._slots):
             if name not in names:
                 hint = did_you_mean([name], names) or f"; there are {', '.join(names)}"
                 raise DataError(f"{path}: expected a column {name!r}, found none{hint}")
-            if not text:
-                continue
-            columns = pa_csv.ReadOptions(column_names=[*names], block_size=len(text) + 1)
+            columns = pa_csv.ReadOptions(column_names=names, block_size=len(text) + 1)
             read_table = pa_csv.read_csv(pa.BufferReader(text), columns, parse, convert)
             cells = read_table.column(0).combine_chunks()
             values = pc.split_pattern(cells, own.list_separator).flatten()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ import pyarrow.parquet as pq
 from paddlebox._native import core
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.serving.file import Generation
 from paddlebox.store.files import make_folder, sync_folder, write_durably, writing
 from paddlebox.store.locks import StoreLock
 from paddlebox.store.stored_rows import write_rows
@@ -64,6 +67,24 @@ class ExactIndex:
         return numbers.astype(np.int64), products
 
 
+@dataclass(frozen=True)
+class About:
+    """What a folder of a version holds."""
+
+    folder: Path
+    version: int
+    dense_version: int  # of the parameters of the towers
+    model: str  # the name of the config
+    width: int  # D
+    index: str
+    inode: int  # of about.json: another one if the version was written again
+
+    def fits(self, record: Generation) -> bool:
+        """Whether the towers of a generation made the vectors. A merge, the end of a day or an
+        erasure makes a version with the same towers."""
+        return self.version == record.version or self.dense_version == record.dense_version
+
+
 class VectorFolder:
     """The folder DIR, with a folder for each of the newest versions."""
 
@@ -71,7 +92,7 @@ class VectorFolder:
         self.path = path
 
     @contextmanager
-    def writing(self, version: int, config: Config) -> Iterator[WrittenVersion]:
+    def writing(self, version: int, dense_version: int, config: Config) -> Iterator[WrittenVersion]:
         """Write a version, which appears as a whole at the end of the block. Raises:
         StoreLockedError if another process writes to DIR; StoreError, OutOfSpaceError."""
         make_folder(str(self.path))
@@ -81,7 +102,7 @@ class VectorFolder:
             self._removed(temporary)
             make_folder(str(temporary))
             try:
-                yield WrittenVersion(temporary, version, config)
+                yield WrittenVersion(temporary, version, dense_version, config)
                 self._show(temporary, version)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -99,17 +120,41 @@ class VectorFolder:
             ) from None
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
-    def open(self, version: int, threads: int = 1) -> ItemVectors:
-        """Open the index of a version. threads: of a search. Raises: StoreError if the version is
-        not there; CorruptionError; ConfigError if its library is not installed."""
+    def about(self, record: Generation) -> About:
+        """The vectors of the version of a generation, or else the newest ones by the same towers.
+        Raises: StoreError if there are none; CorruptionError."""
         there = self.versions()
-        if version not in there:
+        best_first = sorted(there, key=lambda one: (one == record.version, one), reverse=True)
+        fitting = next((one for one in map(self._about, best_first) if one.fits(record)), None)
+        if fitting is None:
             found = ", ".join(map(str, there)) or "none"
             raise StoreError(
-                f"{self.path}: expected vectors of version {version}, which the model has, found "
+                f"{self.path}: expected vectors of version {record.version}, which the model has, "
+                f"or of another with the dense parameters of version {record.dense_version}, found "
                 f"those of {found}: run `paddlebox vectors` at that version of the run"
             )
-        return ItemVectors(self.path / str(version), version, threads)
+        return fitting
+
+    def _about(self, version: int) -> About:
+        folder = self.path / str(version)
+        path = folder / _ABOUT
+        try:
+            with path.open("rb") as file:
+                of, inode = json.load(file), os.fstat(file.fileno()).st_ino
+            numbers = (int(of[name]) for name in ("version", "dense_version"))
+            rest = str(of["model"]), int(of["width"]), str(of["index"]), inode
+            about = About(folder, *numbers, *rest)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{path}: expected the description of a folder of vectors, found {error!r}: write "
+                "it again with `paddlebox vectors`"
+            ) from None
+        if about.version != version:
+            raise CorruptionError(
+                f"{path}: expected version {version}, as its folder is named, found "
+                f"{about.version}: write it again with `paddlebox vectors`"
+            )
+        return about
 
     def _show(self, temporary: Path, version: int) -> None:
         target, old = self.path / str(version), self.path / ".old"
@@ -134,9 +179,10 @@ class VectorFolder:
 class WrittenVersion:
     """The files of a version that is being written."""
 
-    def __init__(self, folder: Path, version: int, config: Config) -> None:
+    def __init__(self, folder: Path, version: int, dense_version: int, config: Config) -> None:
         self._folder, self._version, self._config = folder, version, config
-        self._about: dict[str, Any] = {"version": version, "model": config.name}
+        about = {"version": version, "dense_version": dense_version, "model": config.name}
+        self._about: dict[str, Any] = about
 
     def write_items(self, batches: Iterable[pa.RecordBatch], width: int, index: str) -> None:
         """batches: of item, feasign (uint64) and vector (list of D float32). width: D."""
@@ -192,16 +238,15 @@ class WrittenVersion:
 
 
 class ItemVectors:
-    """The items of a version, and their index."""
+    """The items of a version, and their index. threads: of a search. Raises: CorruptionError;
+    ConfigError if the library of the index is not installed."""
 
-    def __init__(self, folder: Path, version: int, threads: int) -> None:
-        about = _about(folder, version)
-        self.version, self.width = version, int(about["width"])
-        self.items = _names(folder / _ITEMS)
-        kind = about["index"]
-        check_index_kind(kind)
-        path = folder / _INDEX[kind]
-        if kind == "faiss":
+    def __init__(self, about: About, threads: int = 1) -> None:
+        self.about, version = about, about.version
+        self.items = _names(about.folder / _ITEMS)
+        check_index_kind(about.index)
+        path = about.folder / _INDEX[about.index]
+        if about.index == "faiss":
             from paddlebox.serving.faiss_index import FaissIndex
 
             self.index: Index = FaissIndex(path, threads)
@@ -210,7 +255,7 @@ class ItemVectors:
             self.index = ExactIndex(path, threads)
             of = self.index.native
             found = {"vectors": of.rows, "floats": of.width, "version": of.version}
-        expected = {"vectors": len(self.items), "floats": self.width, "version": version}
+        expected = {"vectors": len(self.items), "floats": about.width, "version": version}
         if found != expected:
             raise CorruptionError(
                 f"{path}: expected {_text(expected)}, as {_ABOUT} and {_ITEMS} say, found "
@@ -232,24 +277,6 @@ def vectors_of(lists: pa.Array) -> np.ndarray:
     """(N, D) float32 of an array of lists of D floats."""
     flat: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(flat.reshape(len(lists), lists.type.list_size), np.float32)
-
-
-def _about(folder: Path, version: int) -> dict[str, Any]:
-    path = folder / _ABOUT
-    try:
-        about: dict[str, Any] = json.loads(path.read_bytes())
-        found, _, _ = int(about["version"]), int(about["width"]), str(about["index"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(
-            f"{path}: expected the description of a folder of vectors, found {error!r}: write it "
-            "again with `paddlebox vectors`"
-        ) from None
-    if found != version:
-        raise CorruptionError(
-            f"{path}: expected version {version}, as its folder is named, found {found}: write it "
-            "again with `paddlebox vectors`"
-        )
-    return about
 
 
 def _names(path: Path) -> pa.Array:

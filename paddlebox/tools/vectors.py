@@ -22,7 +22,7 @@ def vectors_main(argv: Sequence[str] | None = None) -> int:
         last = -1
         while True:
             record = run_config.record_of(given.run_dir)
-            if record is None or record.version > last or not given.follow_s:
+            if record is None or record.version != last:
                 last = _write(given)
             if not given.follow_s:
                 break
@@ -55,7 +55,7 @@ def vectors_parser() -> argparse.ArgumentParser:
     option = parser.add_argument
     option("run_dir", type=Path, metavar="RUN_DIR", help="the folder of a training run")
     option("--out", type=Path, required=True, metavar="OUT", help="the folder to write to")
-    about = "CSV, Parquet or Arrow files with a line for each item and the columns of its tower"
+    about = "CSV, Parquet, Arrow or ORC files: a line for each item, with the columns of its tower"
     option("--items", nargs="+", required=True, metavar="FILE", help=about)
     option("--users", nargs="+", default=[], metavar="FILE", help="likewise, of the users")
     about = "exact, or approximate with faiss (pip install 'paddlebox[faiss]')"

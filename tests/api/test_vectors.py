@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 import paddlebox
 from paddlebox._native import core
 from paddlebox.api.vectors import tower_vectors, write_vectors
 from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
-from paddlebox.serving.vectors import VectorFolder, vectors_of
-from tests.conftest import tool
+from paddlebox.serving.vectors import ItemVectors, VectorFolder, vectors_of
+from tests.conftest import ROOT, tool
 from tests.serving.test_http import running
 from tests.support.configs import write_config, write_slots
 from tests.support.shared import once
 
 ITEMS, USERS, DIM = 60, 40, 4
+HUGE = 2**64 - 5  # an item, which a signed column has as -5
 SLOTS: dict[str, Any] = {
     "click": "label",
     "age": "dense",
@@ -64,6 +73,8 @@ def make(folder: Path) -> None:
     write_slots(folder, **SLOTS)
     clicks(1, 2000, range(1, ITEMS - 9)).to_csv(folder / "train-1.csv", index=False)
     clicks(2, 2000, range(1, ITEMS + 1)).to_csv(folder / "train-2.csv", index=False)
+    with (folder / "train-2.csv").open("a") as file:
+        file.write(f"1,1,u1,{HUGE},k1,1\n")
     clicks(3, 400, range(1, ITEMS + 1)).to_csv(folder / "test.csv", index=False)
     of_items = pd.DataFrame({"item": range(1, ITEMS + 6)})  # 5 that nobody has seen
     of_items["kind"] = [f"k{one % 5}" for one in of_items["item"]]
@@ -212,11 +223,54 @@ def test_an_item_whose_row_is_deleted_leaves(made: Path, tmp_path: Path) -> None
     assert 0 < len(alive) < ITEMS
     assert items_of(tmp_path / "out")[0] == alive.tolist()
     assert written.without_row == ITEMS + 5 - len(alive)
+    about = json.loads((written.folder / "about.json").read_text())
+    assert (about["version"], about["dense_version"]) == (3, 2)  # the shrink trained nothing
     with open_table(run.config, run.path / "store", slots=run.slots) as table:
         table.life.shrink(0, min_score=1e9)
     with pytest.raises(ConfigError, match=r"items\.parquet: expected files with at least one line"):
         write_vectors(run.path, tmp_path / "out", [f"{made}/items.csv"])
     assert items_of(tmp_path / "out")[0] == alive.tolist()  # the older version
+
+
+def record(version: int, dense_version: int = 0) -> Any:
+    """What a search needs of a generation of an export."""
+    return SimpleNamespace(version=version, dense_version=dense_version or version)
+
+
+def test_vectors_fit_the_version_or_else_its_dense_parameters(own: Path) -> None:
+    folder = VectorFolder(own / "vectors-1")
+    shutil.copytree(own / "vectors-2" / "2", folder.path / "2")
+    assert folder.about(record(1)).version == 1
+    assert folder.about(record(7, dense_version=2)).version == 2
+    with pytest.raises(StoreError, match="or of another with the dense parameters of version 7"):
+        folder.about(record(8, dense_version=7))
+    about = json.loads((folder.path / "1" / "about.json").read_text())
+    (folder.path / "1" / "about.json").write_text(json.dumps({**about, "dense_version": 2}))
+    assert folder.about(record(1, dense_version=2)).version == 1
+    assert folder.about(record(7, dense_version=2)).version == 2
+
+
+def test_a_search_opens_the_vectors_before_it_uses_a_version(made: Path, own: Path) -> None:
+    from paddlebox.serving import Predictor
+    from paddlebox.serving.search import Search
+
+    users, folder = pd.read_csv(made / "users.csv")[:3].to_dict("records"), own / "vectors-1"
+    shutil.copy(made / "1.export", own / "m.export")
+    with Predictor(own / "m.export", follow_s=0) as predictor:
+        search = Search(predictor, folder)
+        assert len(search.answer(users, 1000)[0][0]) == ITEMS - 10
+        done = tool("export", own / "m.export", "--apply", made / "run")
+        assert done.returncode == 0, done.stderr
+        predictor.refresh()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="expected vectors of version 2, which the model"):
+                search.answer(users, 5)
+            shutil.copytree(own / "vectors-2" / "2", folder / "2", dirs_exist_ok=True)  # comes late
+        predictor.refresh()
+        assert len(search.answer(users, 1000)[0][0]) == ITEMS
+        shutil.rmtree(folder)
+        predictor.refresh()
+        assert len(search.answer(users, 1000)[0][0]) == ITEMS  # what is open stays
 
 
 def test_an_index_that_does_not_fit_is_an_error(own: Path) -> None:
@@ -226,13 +280,13 @@ def test_an_index_that_does_not_fit_is_an_error(own: Path) -> None:
 
     def fails(error: type[Exception], text: str) -> None:
         with pytest.raises(error, match=text):
-            VectorFolder(folder).open(version)
+            ItemVectors(VectorFolder(folder).about(record(version)))
 
-    VectorFolder(folder).open(version)
+    ItemVectors(VectorFolder(folder).about(record(version)))
     with pytest.raises(StoreError, match=f"of version 99, .* found those of {version}: run"):
-        VectorFolder(folder).open(99)
+        VectorFolder(folder).about(record(99))
     with pytest.raises(StoreError, match="expected a folder that `paddlebox vectors` has written"):
-        VectorFolder(own / "none").open(1)
+        VectorFolder(own / "none").about(record(1))
     whole = index.read_bytes()
     index.write_bytes(whole[:-3])
     fails(CorruptionError, r"items\.index: expected an index of vectors")
@@ -245,7 +299,7 @@ def test_an_index_that_does_not_fit_is_an_error(own: Path) -> None:
     index.write_bytes(whole)
     (folder / str(version + 1)).mkdir()
     with pytest.raises(CorruptionError, match=r"about\.json: expected the description"):
-        VectorFolder(folder).open(version + 1)
+        VectorFolder(folder).about(record(version + 1))
 
 
 def test_a_model_without_towers_and_files_without_columns_are_errors(
@@ -264,6 +318,59 @@ def test_a_model_without_towers_and_files_without_columns_are_errors(
     paddlebox.train(config, tmp_path / "fm", data=data[["click", "item"]], slots=slots)
     with pytest.raises(ConfigError, match=r"model\.type fm has no towers: expected a model with"):
         write_vectors(tmp_path / "fm", tmp_path / "out", [f"{made}/items.csv"])
+    assert tool("export", tmp_path / "fm", "--out", tmp_path / "fm.export").returncode == 0
+    done = tool("serve", tmp_path / "fm.export", "--vectors", made / "vectors-2", "--port", "0")
+    assert done.returncode == 1
+    assert "model.type fm: the export has no vectors of users: expected a model" in done.stderr
+
+
+def test_items_may_be_of_any_format_and_their_ids_signed(made: Path, tmp_path: Path) -> None:
+    items = pd.DataFrame({"item": [3, HUGE - 2**64, 2], "kind": "k1", "price": 1})
+    orc.write_table(pa.Table.from_pandas(items), tmp_path / "items.orc")
+    pq.write_table(pa.Table.from_pandas(items), tmp_path / "items.parquet")
+    (tmp_path / "items.csv.gz").write_bytes(gzip.compress(b"kind,item,price\nk1,7,1\nk1,2,1\n"))
+    patterns = [f"{tmp_path}/items.{end}" for end in ("orc", "parquet", "csv.gz")]
+    written = write_vectors(made / "run", tmp_path / "out", patterns)
+    assert items_of(tmp_path / "out")[0] == [3, HUGE, 2, 7]
+    assert (written.without_row, written.repeated) == (0, 4)
+    (tmp_path / "more.csv").write_text("item,kind,price\n3,k1,1,9\n")
+    with pytest.raises(DataError, match=r"more\.csv: .*Expected 3 columns, got 4"):
+        write_vectors(made / "run", tmp_path / "out", [f"{tmp_path}/more.csv"])
+
+
+def test_a_process_writes_the_vectors_of_each_version_that_a_run_commits(
+    made: Path, tmp_path: Path
+) -> None:
+    from paddlebox.training.opening import open_table
+
+    shutil.copytree(made / "run", tmp_path / "run")
+    command = [sys.executable, "-m", "paddlebox", "vectors", tmp_path / "run"]
+    command += ["--out", tmp_path / "out", "--items", made / "items.csv", "--follow-s", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["items"] == ITEMS
+            files = [f"{made}/{name}.csv" for name in ("train-1", "train-2", "test")]
+            more = ("-o", f"data.train_files=[{','.join(files)}]", "data.files_per_pass=1")
+            done = tool("train", "-c", made / "config.yaml", "--run-dir", tmp_path / "run", *more)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(process.stdout.readline())["folder"] == str(tmp_path / "out" / "3")
+            run = paddlebox.open_run(tmp_path / "run")
+            with open_table(run.config, run.path / "store", slots=run.slots) as table:
+                table.life.erase(_feasigns(made, [3, 5]))
+            found = json.loads(process.stdout.readline())
+            assert (found["items"], found["without_row"]) == (ITEMS - 2, 7)
+        finally:
+            process.terminate()
+    assert process.returncode == -signal.SIGTERM
+    assert {3, 5}.isdisjoint(pq.read_table(found["folder"] + "/items.parquet")["item"].to_pylist())
+
+
+def _feasigns(made: Path, items: Sequence[int]) -> np.ndarray:
+    table = pq.read_table(made / "vectors-2" / "2" / "items.parquet")
+    feasigns: np.ndarray = table["feasign"].to_numpy()[[one - 1 for one in items]]
+    return feasigns
 
 
 def test_a_server_finds_the_items_of_the_version_that_it_serves(made: Path, own: Path) -> None:
