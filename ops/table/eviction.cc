@@ -135,8 +135,7 @@ uint64_t Table::ended_new_rows() const {
   const std::lock_guard<std::mutex> lock(residency_);
   uint64_t rows = 0;
   for (size_t i = 0; frozen_ != nullptr && i < frozen_->rows(); ++i) {
-    const bool created = frozen_->origin[i] == Origin::kNew || frozen_->origin[i] == Origin::kDead;
-    rows += created && frozen_->touched[i] != 0 ? 1 : 0;
+    rows += frozen_->Created(i) && frozen_->touched[i] != 0 ? 1 : 0;
   }
   return rows;
 }
@@ -158,9 +157,8 @@ Status Table::Evict(bool by_day, const EvictionRank& lowest) {
   PassTable& ended = *frozen_;
   pool_->ParallelRanges(ended.rows(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      const bool created = ended.origin[i] == Origin::kNew || ended.origin[i] == Origin::kDead;
       // A row with a stored copy stays: it must hide the copy.
-      if (!ended.Exists(i) || (ssd_ != nullptr && !created)) continue;
+      if (!ended.Exists(i) || (ssd_ != nullptr && !ended.Created(i))) continue;
       float head[life::kHeadWords];
       std::copy_n(reinterpret_cast<const float*>(ended.table->row(i)), life::kHeadWords, head);
       if (life::Survives(config_.accessor, events_.data(), events_.size(), ended.table->keys()[i],

@@ -35,11 +35,12 @@ struct PassTable {
   std::unique_ptr<DecayClock> clock;  // while the pass trains with weight decay; otherwise null
 
   size_t rows() const { return table->rows(); }
-  // A new row that no push has changed does not exist: it is never written.
-  bool Exists(size_t id) const {
-    return (!touched.empty() && touched[id] != 0) ||
-           (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
+  // Whether staging has created the row.
+  bool Created(size_t id) const {
+    return origin[id] == Origin::kNew || origin[id] == Origin::kDead;
   }
+  // A new row that no push has changed does not exist: it is never written.
+  bool Exists(size_t id) const { return (!touched.empty() && touched[id] != 0) || !Created(id); }
 
   // A pass of n rows takes at most n times this: table, origin, touched, slots, awaited.
   static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 8; }

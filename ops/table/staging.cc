@@ -73,7 +73,7 @@ void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
     uint64_t dead = 0;
     for (size_t i = begin; i < end; ++i) {
       if (found[i] == 0) continue;
-      if (pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead) {
+      if (pass->Created(i)) {
         found[i] = 0;  // the pass that held the row did not create it, so it is a new row
         continue;
       }

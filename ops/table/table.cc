@@ -140,9 +140,8 @@ Status Table::Begin(int32_t stamp) {
     pass->clock = std::make_unique<DecayClock>();
     pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        const bool fresh = pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead;
         SetWord(reinterpret_cast<float*>(pass->table->row(i)), RowLayout::kStep,
-                fresh ? DecayClock::kNotYet : 0);
+                pass->Created(i) ? DecayClock::kNotYet : 0);
       }
     });
   }
@@ -231,8 +230,7 @@ void Table::EndClock(PassTable* ended) {
     for (size_t i = begin; i < end; ++i) {
       float* const row = reinterpret_cast<float*>(ended->table->row(i));
       // A push of expand with a bad gradient has brought its row up to date and changed nothing.
-      const bool existed = ended->origin[i] != Origin::kNew && ended->origin[i] != Origin::kDead;
-      if (existed && GetWord(row, RowLayout::kStep) != 0) SetFlag(row, kTouched);
+      if (!ended->Created(i) && GetWord(row, RowLayout::kStep) != 0) SetFlag(row, kTouched);
       const bool changed = (GetWord(row, 0) & (uint32_t{kTouched} << 16)) != 0;
       if (changed) clock.CatchUp(config_.accessor.layout, row);
       SetWord(row, RowLayout::kLifeSeq, changed ? event.seq : event.seq - 1);
