@@ -10,6 +10,7 @@ begins, in the other of two variants. After each kill
 
   - the newest version is none before the newest one that a reader saw while the process lived;
   - every byte that a version names is as it was written;
+  - it has no more rows than its variant may have;
   - the run goes on from just that version, and trains no pass of it again;
 
 and each run that ends has the rows, the dense state, the metrics and the saves of the undisturbed
@@ -39,7 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.saves.meta import BASE, DELTA, read_meta
-from paddlebox.store.rank_stores import pass_of
+from paddlebox.store.rank_stores import pass_of, rank_versions
+from paddlebox.store.stored_rows import StoredRows
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import verify
 from tests.conftest import ROOT, make_synthetic
@@ -58,9 +60,10 @@ SETTINGS = (
     "hbm.budget_bytes=1MiB", "mem.budget_bytes=1MiB", "feeder.budget_bytes=64KiB",
     "ssd.max_segment_bytes=64KiB",
 )  # fmt: skip
+MOST_ROWS = 8000  # of the second variant after each commit; without a bound it has 21,000
 VARIANTS = (
     ("checkpoint.every=pass", "save.delta_every=1"),
-    ("checkpoint.every=2", "save.delta_every=5"),
+    ("checkpoint.every=2", "save.delta_every=5", f"table.max_rows={MOST_ROWS}"),
 )
 # What the changed file's path has in it, and up to which change is drawn; "": any file.
 TARGETS = (
@@ -252,7 +255,15 @@ def check_killed(run: Run, seen: int) -> list[str]:
         return [f"version {seen} was committed, the newest is {head}"]
     if head == 0:
         return []
+    if run.variant and (rows := rows_of(run.store)) > MOST_ROWS:
+        return [f"version {head} has {rows} rows, expected at most {MOST_ROWS}"]
     return [f"{damage.file}: {damage.message}" for damage in verify(run.store).damage]
+
+
+def rows_of(store: Path) -> int:
+    """The live rows of the newest version."""
+    with StoredRows(rank_versions(store)) as stored:
+        return sum(batch.num_rows for batch in stored.batches())
 
 
 def one_run(run: Run, whole: dict[str, Any], plan: Iterator[Kill], recorder: Path) -> Report:
@@ -312,6 +323,7 @@ def kill_runs(scratch: Path, kills: int, seed: int, jobs: int = 1) -> Report:
         process.wait()
         whole_s = time.monotonic() - started
         assert not process.errors, process.errors
+        assert check_killed(undisturbed, 0) == []
         whole.append(undisturbed.result())
 
     def worker(job: int) -> Report:
