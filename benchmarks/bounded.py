@@ -132,8 +132,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=0, help="lines to take; 0: all")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks/results/bounded.json")
+    report.output(parser, "bounded")
     options = parser.parse_args()
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 

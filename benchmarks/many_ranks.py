@@ -348,10 +348,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=100, help="rows for each two ranks")
     parser.add_argument("--exchanges", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    parser.add_argument(
-        "--out", type=Path, default=report.ROOT / "benchmarks/results/many_ranks.json"
-    )
+    report.output(parser, "many_ranks")
     options = parser.parse_args()
     if options.model:
         print(model())

@@ -348,9 +348,7 @@ def main() -> int:
         "--late-rows", type=int, default=600_000, help="training rows with conversions; 0: none"
     )
     parser.add_argument("--quick", action="store_true", help="a trial: few rows, 2 seeds")
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    out = report.ROOT / "benchmarks/results/objectives.json"
-    parser.add_argument("--out", type=Path, default=out)
+    report.output(parser, "objectives")
     options = parser.parse_args()
     if options.quick:
         options.rows, options.page_rows, options.seeds = 100_000, 40_000, 2

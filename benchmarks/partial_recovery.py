@@ -109,10 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    parser.add_argument(
-        "--out", type=Path, default=report.ROOT / "benchmarks/results/partial_recovery.json"
-    )
+    report.output(parser, "partial_recovery")
     options = parser.parse_args()
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 

@@ -219,10 +219,15 @@ def parts(
     commands = parser.add_subparsers(dest="part", required=True)
     of = {name: commands.add_parser(name) for name in names}
     for name, options in of.items():
-        options.add_argument("--scratch", type=Path, default=ROOT / "build/bench")
-        out = ROOT / f"benchmarks/results/{script}_{name}.json"
-        options.add_argument("--out", type=Path, default=out)
+        output(options, f"{script}_{name}")
     return parser, of
+
+
+def output(parser: argparse.ArgumentParser, name: str) -> None:
+    """Adds the options of `timed`: the folder for temporary files, and the file of the result."""
+    parser.add_argument("--scratch", type=Path, default=ROOT / "build/bench")
+    out = ROOT / f"benchmarks/results/{name}.json"
+    parser.add_argument("--out", type=Path, default=out, help=f"default: {_named(out)}")
 
 
 def timed(

@@ -159,8 +159,7 @@ def main() -> int:
     option = parser.add_argument
     option("--rows", type=int, default=4_000_000)
     option("--turns", type=int, default=3)
-    option("--scratch", type=Path, default=report.ROOT / "build/bench")
-    option("--out", type=Path, default=report.ROOT / "benchmarks/results/rows.json")
+    report.output(parser, "rows")
     options = parser.parse_args()
     return report.timed(options, lambda at: measure(options, at), hidden=("scratch",))
 

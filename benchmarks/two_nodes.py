@@ -250,10 +250,7 @@ def main() -> int:
     parser.add_argument(
         "--paddles-launcher", action="store_true", help="without paddlebox.launch.bind_address"
     )
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    parser.add_argument(
-        "--out", type=Path, default=report.ROOT / "benchmarks/results/two_nodes.json"
-    )
+    report.output(parser, "two_nodes")
     options = parser.parse_args()
     if why := missing():
         raise report.UnavailableError(why)

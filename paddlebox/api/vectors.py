@@ -26,6 +26,7 @@ from paddlebox.data.given_files import csv_chunks, format_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import DataError
 from paddlebox.store import run_config
+from paddlebox.store.record import VersionRecord
 
 _READ_ROWS = 1 << 16  # of a table
 
@@ -95,8 +96,8 @@ def write_vectors(
         from paddlebox.serving.vectors import VectorFolder, check_index_kind
 
         check_index_kind(index)
-        with VectorFolder(out).writing(model.version, model.dense_version, model.config) as folder:
-            written = Written(out / str(model.version))
+        with VectorFolder(out).writing(model.head, model.config) as folder:
+            written = Written(out / str(model.head.version))
             folder.write_items(model.items(items, written), model.width, index)
             if users:
                 written.users = folder.write_users(model.users(users))
@@ -121,12 +122,12 @@ def _opened(run_dir: Path) -> Iterator[_Model]:
         place = [slot.name for slot in slots.sparse].index(names["item"])
         number = slots.tables([of.name for of in config.tables])[place]
         with (
-            opened(config, run_dir, slots) as (table, runner, version),
+            opened(config, run_dir, slots) as (table, runner, _),
             Snapshot(table) as snapshot,
         ):
             rows = snapshot.open()[number]
-            dense = table.head.dense_version
-            yield _Model(config, slots, table, runner, version, dense, rows, names, width)
+            assert table.head is not None  # `opened` found a commit
+            yield _Model(config, slots, table, runner, table.head, rows, names, width)
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,7 @@ class _Model:
     slots: Slots
     table: Any
     runner: Any
-    version: int
-    dense_version: int
+    head: VersionRecord
     rows: Any
     names: dict[str, str]
     width: int

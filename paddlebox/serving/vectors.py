@@ -26,6 +26,7 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.serving.file import Generation
 from paddlebox.store.files import make_folder, sync_folder, write_durably, writing
 from paddlebox.store.locks import StoreLock
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.stored_rows import write_rows
 
 KEPT = 2  # versions
@@ -92,7 +93,7 @@ class VectorFolder:
         self.path = path
 
     @contextmanager
-    def writing(self, version: int, dense_version: int, config: Config) -> Iterator[WrittenVersion]:
+    def writing(self, head: VersionRecord, config: Config) -> Iterator[WrittenVersion]:
         """Write a version, which appears as a whole at the end of the block. Raises:
         StoreLockedError if another process writes to DIR; StoreError, OutOfSpaceError."""
         make_folder(str(self.path))
@@ -102,8 +103,8 @@ class VectorFolder:
             self._removed(temporary)
             make_folder(str(temporary))
             try:
-                yield WrittenVersion(temporary, version, dense_version, config)
-                self._show(temporary, version)
+                yield WrittenVersion(temporary, head, config)
+                self._show(temporary, head.version)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         finally:
@@ -141,9 +142,15 @@ class VectorFolder:
         try:
             with path.open("rb") as file:
                 of, inode = json.load(file), os.fstat(file.fileno()).st_ino
-            numbers = (int(of[name]) for name in ("version", "dense_version"))
-            rest = str(of["model"]), int(of["width"]), str(of["index"]), inode
-            about = About(folder, *numbers, *rest)
+            about = About(
+                folder,
+                int(of["version"]),
+                int(of["dense_version"]),
+                str(of["model"]),
+                int(of["width"]),
+                str(of["index"]),
+                inode,
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptionError(
                 f"{path}: expected the description of a folder of vectors, found {error!r}: write "
@@ -179,9 +186,9 @@ class VectorFolder:
 class WrittenVersion:
     """The files of a version that is being written."""
 
-    def __init__(self, folder: Path, version: int, dense_version: int, config: Config) -> None:
-        self._folder, self._version, self._config = folder, version, config
-        about = {"version": version, "dense_version": dense_version, "model": config.name}
+    def __init__(self, folder: Path, head: VersionRecord, config: Config) -> None:
+        self._folder, self._version = folder, head.version
+        about = {"version": head.version, "dense_version": head.dense_version, "model": config.name}
         self._about: dict[str, Any] = about
 
     def write_items(self, batches: Iterable[pa.RecordBatch], width: int, index: str) -> None:
