@@ -148,7 +148,7 @@ def planted(folder: Path, rows: int, seed: int = 1) -> float:
 def ordered(folder: Path, rows: int, seed: int = 1) -> float:
     """As `movielens`."""
     random = np.random.default_rng(seed)
-    groups, chosen = 12, 20
+    groups, chosen = 6, 20
     count = groups * groups * chosen
     last, second = random.integers(count, size=(2, rows + rows // 20))
     group = last // (count // groups) * groups + second // (count // groups)

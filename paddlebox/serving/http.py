@@ -294,13 +294,8 @@ class Server:
         users = self.predictor.reads_users
         asked = (parse_user_request if users else parse_request)(body, self.options.max_batch)
         predictions, generation = self.predict(asked)
-        answer = {
-            "predictions": _by_task(predictions, generation.slots.tasks),
-            "version": generation.record.version,
-            "model": generation.config.name,
-        }
-        payload = json.dumps(answer).encode()
-        return web.Response(body=payload, content_type="application/json"), len(predictions)
+        of_tasks = _by_task(predictions, generation.slots.tasks)
+        return _response("predictions", of_tasks, generation), len(predictions)
 
     def _results(self, body: bytes) -> tuple[web.Response, int]:
         assert self._search is not None
@@ -315,13 +310,8 @@ class Server:
             log.error("/search: %s", error)
             why = "there are no vectors of the items for the served version; see the log"
             raise Refused(503, "no_vectors", why) from None
-        answer = {
-            "results": [[{"item": item, "score": score} for item, score in one] for one in found],
-            "version": generation.record.version,
-            "model": generation.config.name,
-        }
-        payload = json.dumps(answer).encode()
-        return web.Response(body=payload, content_type="application/json"), len(found)
+        results = [[{"item": item, "score": score} for item, score in one] for one in found]
+        return _response("results", results, generation), len(found)
 
     def predict(self, asked: Asked) -> tuple[np.ndarray, OpenGeneration]:
         """The result of `Predictor.answer`, all finite. Raises: Refused."""
@@ -484,6 +474,12 @@ def _of_http(error: web.HTTPException, request: web.BaseRequest) -> Refused:
     elif isinstance(error, web.HTTPNotFound):
         why = f"expected a path that GET /docs lists, found {request.path[:80]}"
     return Refused(error.status, error.reason.lower().replace(" ", "_"), why)
+
+
+def _response(name: str, values: Any, generation: OpenGeneration) -> web.Response:
+    record, config = generation.record, generation.config
+    answer = {name: values, "version": record.version, "model": config.name}
+    return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
 
 
 def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:

@@ -38,6 +38,9 @@ _INDEX = {"exact": "items.index", "faiss": "items.faiss"}
 class Index(Protocol):
     """An index of N vectors of D floats."""
 
+    rows: int  # N
+    width: int  # D
+
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best vectors of each query (Q, D) float32. Returns their numbers (Q, K) int64 and
         inner products (Q, K) float32, best first; -1 and -inf where there are no more. REQUIRES: k
@@ -61,6 +64,7 @@ class ExactIndex:
     def __init__(self, path: Path, threads: int = 1) -> None:
         self.native = core.VectorIndex(str(path))
         self._pool = core.ThreadPool(threads)
+        self.rows, self.width = int(self.native.rows), int(self.native.width)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         queries = np.ascontiguousarray(queries, np.float32)
@@ -257,16 +261,15 @@ class ItemVectors:
             from paddlebox.serving.faiss_index import FaissIndex
 
             self.index: Index = FaissIndex(path, threads)
-            found = {"vectors": self.index.rows, "floats": self.index.width, "version": version}
         else:
             self.index = ExactIndex(path, threads)
-            of = self.index.native
-            found = {"vectors": of.rows, "floats": of.width, "version": of.version}
-        expected = {"vectors": len(self.items), "floats": about.width, "version": version}
+            version = self.index.native.version
+        found = f"{self.index.rows} vectors of {self.index.width} floats of version {version}"
+        expected = f"{len(self.items)} vectors of {about.width} floats of version {about.version}"
         if found != expected:
             raise CorruptionError(
-                f"{path}: expected {_text(expected)}, as {_ABOUT} and {_ITEMS} say, found "
-                f"{_text(found)}: write the folder again with `paddlebox vectors`"
+                f"{path}: expected {expected}, as {_ABOUT} and {_ITEMS} say, found {found}: write "
+                "the folder again with `paddlebox vectors`"
             )
 
     def search(self, queries: np.ndarray, k: int) -> list[list[tuple[Any, float]]]:
@@ -291,7 +294,3 @@ def _names(path: Path) -> pa.Array:
         return pq.read_table(path, columns=["item"])["item"].combine_chunks()
     except (OSError, pa.ArrowException) as error:
         raise CorruptionError(f"{path}: the items cannot be read: {error}") from None
-
-
-def _text(of: Mapping[str, int]) -> str:
-    return f"{of['vectors']} vectors of {of['floats']} floats of version {of['version']}"

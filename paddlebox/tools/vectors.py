@@ -17,34 +17,21 @@ def vectors_main(argv: Sequence[str] | None = None) -> int:
     exit code (docs/running.md)."""
     given = parse(vectors_parser(), argv)
     with guarded() as ended:
+        from paddlebox.api.vectors import write_vectors
         from paddlebox.store import run_config
 
+        options = {name: getattr(given, name) for name in ("users", "measure", "k", "index")}
         last = -1
         while True:
             record = run_config.record_of(given.run_dir)
             if record is None or record.version != last:
-                last = _write(given)
+                written = write_vectors(given.run_dir, given.out, given.items, **options)
+                print(json.dumps({**vars(written), "folder": str(written.folder)}), flush=True)
+                last = int(written.folder.name)
             if not given.follow_s:
                 break
             time.sleep(given.follow_s)
     return ended.code
-
-
-def _write(given: argparse.Namespace) -> int:
-    """Returns the version that was written."""
-    from paddlebox.api.vectors import write_vectors
-
-    written = write_vectors(
-        given.run_dir,
-        given.out,
-        given.items,
-        users=given.users,
-        measure=given.measure,
-        k=given.k,
-        index=given.index,
-    )
-    print(json.dumps({**vars(written), "folder": str(written.folder)}), flush=True)
-    return int(written.folder.name)
 
 
 def vectors_parser() -> argparse.ArgumentParser:

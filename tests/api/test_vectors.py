@@ -344,22 +344,23 @@ def test_a_process_writes_the_vectors_of_each_version_that_a_run_commits(
     from paddlebox.training.opening import open_table
 
     shutil.copytree(made / "run", tmp_path / "run")
-    command = [sys.executable, "-m", "paddlebox", "vectors", tmp_path / "run"]
+    command: list[Any] = [sys.executable, "-m", "paddlebox", "vectors", tmp_path / "run"]
     command += ["--out", tmp_path / "out", "--items", made / "items.csv", "--follow-s", "0.1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        lines = map(json.loads, process.stdout)
         try:
-            assert json.loads(process.stdout.readline())["items"] == ITEMS
+            assert next(lines)["items"] == ITEMS
             files = [f"{made}/{name}.csv" for name in ("train-1", "train-2", "test")]
             more = ("-o", f"data.train_files=[{','.join(files)}]", "data.files_per_pass=1")
             done = tool("train", "-c", made / "config.yaml", "--run-dir", tmp_path / "run", *more)
             assert done.returncode == 0, done.stderr
-            assert json.loads(process.stdout.readline())["folder"] == str(tmp_path / "out" / "3")
+            assert int(Path(next(lines)["folder"]).name) >= 3  # of the pass, or of a merge after it
             run = paddlebox.open_run(tmp_path / "run")
             with open_table(run.config, run.path / "store", slots=run.slots) as table:
                 table.life.erase(_feasigns(made, [3, 5]))
-            found = json.loads(process.stdout.readline())
+            found = next(one for one in lines if one["items"] < ITEMS)
             assert (found["items"], found["without_row"]) == (ITEMS - 2, 7)
         finally:
             process.terminate()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,7 @@ def digest(folder: Path, arguments: argparse.Namespace) -> Result:
 
 
 def verify_store(folder: Path, _: argparse.Namespace) -> Result:
-    with tqdm(unit=" segments", leave=False, disable=None) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with _progress(" segments") as progress:
         findings = verify(folder, progress)
     lines = [
         *(f"damaged: {damage.message}" for damage in findings.damage),
@@ -103,6 +99,18 @@ def verify_store(folder: Path, _: argparse.Namespace) -> Result:
         f"bytes read: {f'{len(findings.damage)} damaged' if findings.damage else 'no damage'}",
     ]
     return (DAMAGED if findings.damage else SOUND), asdict(findings), lines
+
+
+@contextmanager
+def _progress(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a call that shows what is done of how many."""
+    with tqdm(unit=unit, leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
 
 
 def lookup(folder: Path, arguments: argparse.Namespace) -> Result:
@@ -306,12 +314,7 @@ def erase_rows(stores: Sequence[Path], arguments: argparse.Namespace) -> Result:
 
 def export(arguments: argparse.Namespace) -> Result:
     chosen = Chosen(arguments.slot, arguments.min_score, arguments.since)
-    with tqdm(unit=" parts", leave=False, disable=None) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with _progress(" parts") as progress:
         exported = export_rows(
             arguments.run_dir,
             arguments.to,

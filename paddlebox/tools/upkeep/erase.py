@@ -32,6 +32,7 @@ from paddlebox.store.remote import shown
 from paddlebox.store.table_life import TableLife
 from paddlebox.store.tiered_table import TieredTable, stored_config
 from paddlebox.store.version_store import HISTORY, VersionStore
+from paddlebox.tools.upkeep.report import newest, record_of
 
 log = logging.getLogger("paddlebox")
 
@@ -85,14 +86,14 @@ def erase(stores: Sequence[Path], erased: Erased) -> int:
 
 
 def _check_complete(stores: Sequence[Path]) -> None:
-    """Raises: StoreError if there are more tables or ranks, which must lose the same rows."""
+    """Raises: StoreError if there are more tables or ranks, which must lose the same rows, or a
+    store without a version."""
     if files.is_of_set(str(stores[0])):
         raise StoreError(f"{stores[0]}: is one of several tables: give the run dir")
-    with VersionStore.open_reader(stores[0]) as manifest:
-        head = manifest.newest()
-    if head is not None and len(stores) < ranks_of(head):
+    ranks = max(ranks_of(record_of(store, None)) for store in stores)
+    if len(stores) < ranks:
         raise StoreError(
-            f"{stores[0]}: is of {ranks_of(head)} ranks, expected the stores of all, found "
+            f"{stores[0]}: is of {ranks} ranks, expected the stores of all, found "
             f"{', '.join(map(str, stores))}: give the run dir, with the stores of other hosts in it"
         )
 
@@ -100,16 +101,15 @@ def _check_complete(stores: Sequence[Path]) -> None:
 def _rewrite_manifests(store: Path) -> None:
     """Frees the pages of removed records, in which the event has the keys, and segments begin with
     them."""
-    with VersionStore.open_reader(store) as manifest:
-        head = manifest.newest()
-    for table in head.tables if head is not None else ():
+    for table in record_of(store, None).tables:
         rewrite(files.table_folder(str(store), table))
     rewrite(store)
 
 
 def _erase_in(store: Path, asked: Mapping[str, Any]) -> int:
     with VersionStore.open_reader(store) as manifest:
-        passes, parts = len(manifest.numbers()), _records(store, manifest.newest())
+        passes, named = len(manifest.numbers()), newest(manifest).tables_in(str(store))
+    parts = [named[-1][1], *(record for _, record in named[:-1])]  # the first table is named last
     configs = [stored_config(store, record) for record in parts]
     least = min(config.share for config in configs) / sum(config.share for config in configs)
     options = TableOptions(
@@ -135,14 +135,6 @@ def _erase_in(store: Path, asked: Mapping[str, Any]) -> int:
         committer.close()
         for table in reversed(tables):
             table.close()
-
-
-def _records(store: Path, head: VersionRecord | None) -> list[VersionRecord]:
-    """The newest version of each table, the first table first."""
-    if head is None:
-        raise StoreError(f"{store}: no version has been committed yet: there is nothing to erase")
-    *others, first = (record for _, record in head.tables_in(str(store)))
-    return [first, *others]
 
 
 def _count(table: TieredTable, erased: Erased) -> int:
@@ -203,9 +195,7 @@ def holders(store: Path, stores: Sequence[Path], erased: Erased) -> list[Holder]
 
 
 def _config(store: Path) -> Mapping[str, Any]:
-    with VersionStore.open_reader(store) as manifest:
-        head = manifest.newest()
-    return {} if head is None else head.config.get("config", {})
+    return record_of(store, None).config.get("config", {})
 
 
 def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
@@ -214,7 +204,8 @@ def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
     names = {version: name for name, version in files.checkpoints(str(store)).items()}
     read = {lease.version for lease in held_leases(str(store))}
     for record in records[:-1]:
-        if not any(_holds(store / inside, part, erased) for inside, part in _parts(store, record)):
+        parts = record.tables_in(str(store))
+        if not any(_holds(store / inside, part, erased) for inside, part in parts):
             continue
         where = f"{store} version {record.version}"
         if name := names.get(record.version):
@@ -223,10 +214,6 @@ def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
             yield Holder("version", where, "a process reads it: it goes with a later commit")
         else:
             yield Holder("version", where, "it goes with a later commit, or by --everywhere")
-
-
-def _parts(store: Path, record: VersionRecord) -> list[tuple[str, VersionRecord]]:
-    return record.tables_in(str(store))
 
 
 def _holds(folder: Path, record: VersionRecord, erased: Erased) -> bool:
@@ -242,15 +229,16 @@ def _old_copies(store: Path, uri: str) -> list[str]:
     """The labels of copies of this store's versions before its last erasure."""
     with VersionStore.open_reader(store) as manifest:
         journal = {(one["version"], one["created_at"]) for one in manifest.journal()}
-        head = manifest.newest()
-    assert head is not None
-    erasures = sum(event["kind"] == "erase" for event in head.events)
+        head = newest(manifest)
     return [
         label
         for label, record in copies.all_copies(uri)
-        if (record.version, record.created_at) in journal
-        and sum(event["kind"] == "erase" for event in record.events) < erasures
+        if (record.version, record.created_at) in journal and _erasures(record) < _erasures(head)
     ]
+
+
+def _erasures(record: VersionRecord) -> int:
+    return sum(event["kind"] == life.ERASE for event in record.events)
 
 
 def _saves(out: str, erased: Erased) -> Iterator[Holder]:
