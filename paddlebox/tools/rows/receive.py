@@ -95,6 +95,7 @@ class RowSource(Protocol):
     the target."""
 
     place: str
+
     @property
     def network(self) -> Mapping[str, Any] | None:
         """The sections of a stored config that describe the network of the dense parameters."""

@@ -195,7 +195,7 @@ def holders(store: Path, stores: Sequence[Path], erased: Erased) -> list[Holder]
 
 
 def _config(store: Path) -> Mapping[str, Any]:
-    return record_of(store, None).config.get("config", {})
+    return dict(record_of(store, None).config.get("config", {}))
 
 
 def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
