@@ -98,24 +98,15 @@ def chosen(
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. filled: whether it starts with
     rows. Raises: DataError, which names a file that cannot be read."""
-    look, reasons = look or FirstLook(config, slots), list[str]()
-    config = _with_priors(config, slots, plan, world, look, reasons)
-    several = _may_have_epochs(config, filled)
-    if config.data.batch_size == 0 or several:
-        rows, why = _rows_of_all(config, plan, world, look)
-        if config.data.batch_size == 0:
-            size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
-            config = config.having({"data.batch_size": size})
-            reasons.append(f"data.batch_size {size} ({why})")
-        if several and rows is not None:
-            config = _with_epochs(config, rows, why, reasons)
-    ids = _ids_of_a_row(config, plan, world, look)
-    made = _rates(config, slots, ids, reasons)
-    made = _encoded(made, slots, plan, world, look, reasons)
-    if reasons and world.rank == 0:
-        text = "; ".join(dict.fromkeys(reasons))
+    choice = _Choice(slots, plan, world, look or FirstLook(config, slots))
+    config = choice.with_priors(config)
+    config = choice.with_steps(config, filled)
+    config = choice.with_rates(config)
+    config = choice.with_encodings(config)
+    if choice.reasons and world.rank == 0:
+        text = "; ".join(dict.fromkeys(choice.reasons))
         log.info("chosen, because the config does not name them: %s", text)
-    return made
+    return config
 
 
 def warn_of_few_steps(config: Config, lines: Lines) -> None:
@@ -177,50 +168,175 @@ def _model_like(
     return model.having({key: value for key, value in update.items() if key not in named})
 
 
-def _with_priors(
-    config: Config,
-    slots: Slots,
-    plan: Sequence[PlannedPass],
-    world: Group,
-    look: FirstLook,
-    reasons: list[str],
-) -> Config:
-    """The config with chosen slots in place of `click_prior: auto`, which models that cannot gain
-    keep: for them it means none."""
-    model = config.model
-    if config.phases or model.type not in _WITH_PRIORS or model.click_prior != "auto":
-        return config
-    found, why = tuple[str, ...](), _no_priors(config, slots, plan)
-    if not why:
-        candidates = click_slots(model.having({"click_prior": True}), slots)
-        if world.rank == 0:
-            first = look.first_rows(plan[0].files, _LOOKED_ROWS)
-            gain = slots_that_gain(first, candidates)
-            found = tuple(slots.sparse[number].name for number in gain)
-        found = tuple(world.first("click priors", found))
-        why = f"no slot of rare values gains in the first {_LOOKED_ROWS} rows"
-    shown = f"of {len(found)} slots" if found else f"false ({why})"
-    reasons.append(f"model.click_prior {shown}")
-    return config.having({"model.click_prior": found or False})
+class _Choice:
+    """Chooses the values of a new run. Methods take a config and return it with chosen values;
+    every rank calls them in the same order. The first rank reads files."""
 
+    def __init__(
+        self, slots: Slots, plan: Sequence[PlannedPass], world: Group, look: FirstLook
+    ) -> None:
+        self._slots, self._plan, self._world, self._look = slots, plan, world, look
+        self.reasons: list[str] = []  # what was chosen, and why
 
-def _may_look(config: Config, plan: Sequence[PlannedPass]) -> bool:
-    """Whether the first rows can be read in advance."""
-    return bool(plan) and not (config.data.pipe_command or config.data.parser)
+    def with_priors(self, config: Config) -> Config:
+        """With slots in place of `click_prior: auto`, which models that cannot gain keep: for them
+        it means none."""
+        model = config.model
+        if config.phases or model.type not in _WITH_PRIORS or model.click_prior != "auto":
+            return config
+        found, why = tuple[str, ...](), self._no_priors(config)
+        if not why:
+            candidates = click_slots(model.having({"click_prior": True}), self._slots)
+            if self._world.rank == 0:
+                first = self._look.first_rows(self._plan[0].files, _LOOKED_ROWS)
+                gain = slots_that_gain(first, candidates)
+                found = tuple(self._slots.sparse[number].name for number in gain)
+            found = tuple(self._world.first("click priors", found))
+            why = f"no slot of rare values gains in the first {_LOOKED_ROWS} rows"
+        shown = f"of {len(found)} slots" if found else f"false ({why})"
+        self.reasons.append(f"model.click_prior {shown}")
+        return config.having({"model.click_prior": found or False})
 
+    def with_steps(self, config: Config, filled: bool) -> Config:
+        """With a batch size and a number of epochs."""
+        several = _may_have_epochs(config, filled)
+        if config.data.batch_size != 0 and not several:
+            return config
+        rows, why = self._rows(config)
+        if config.data.batch_size == 0:
+            size = _UNCOUNTED if rows is None else batch_size_for(rows // self._world.size)
+            config = config.having({"data.batch_size": size})
+            self.reasons.append(f"data.batch_size {size} ({why})")
+        if not several or rows is None:
+            return config
+        if config.model.type is ModelType.LR:
+            if rows >= _LR_EPOCHS_BELOW_ROWS:
+                return config
+            self.reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
+            return config.having({"trainer.epochs": _LR_EPOCHS})
+        if rows not in _ROWS_OF_EPOCHS:
+            return config
+        self.reasons.append(f"trainer.epochs {_EPOCHS}, trainer.reset_rows ({why})")
+        return config.having({"trainer.epochs": _EPOCHS, "trainer.reset_rows": True})
 
-def _no_priors(config: Config, slots: Slots, plan: Sequence[PlannedPass]) -> str:
-    """Why no slot may have click priors; empty if slots may."""
-    if not _may_look(config, plan):
-        return "the first rows cannot be read in advance"
-    wanted = config.having({"model.click_prior": True})
-    try:
-        check_combinations(wanted)
-        read_slots(wanted, slots)
-        check_click_priors(wanted, plan, 0)
-    except ValueError as error:
-        return str(error)
-    return "" if click_slots(wanted.model, slots) else "no sparse slots"
+    def with_rates(self, config: Config) -> Config:
+        """With learning rates for the model and the number of slots, unless the config names
+        them."""
+        alone = config.model.type in _WITHOUT_NETWORK and not config.phases
+        least, most = _RATES
+        rate = round(min(max(1.0 / max(len(self._slots.sparse), 1), least), most), 3)
+        if alone:
+            of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
+            rate = _LR_RATE_OF_EPOCHS if of_epochs else most
+            rate = round(min(rate, _LR_RATE_OF_IDS / max(self._ids_of_a_row(config), 1.0)), 4)
+        table, *others = [
+            self._with_rate(table, f"extra_tables.{table.name}" if number else "table", rate)
+            for number, table in enumerate(config.tables)
+        ]
+        update: dict[str, Any] = {"table": table, "extra_tables": {one.name: one for one in others}}
+        if alone and "learning_rate" not in config.optimizer.model_fields_set:
+            update["optimizer.learning_rate"] = _DENSE_RATE_WITHOUT_NETWORK
+            self.reasons.append(
+                f"optimizer.learning_rate {_DENSE_RATE_WITHOUT_NETWORK} "
+                f"(model {config.model.type.value})"
+            )
+        made = config.having(update)
+        if not config.ranks.sync_weight_step:
+            return made
+
+        def not_averaged(name: str, phase: PhaseConfig) -> PhaseConfig:
+            if not phase.optimizer.averaging or "averaging" in phase.optimizer.model_fields_set:
+                return phase
+            key = f"phases.{name}.optimizer" if config.phases else "optimizer"
+            self.reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
+            return phase.having({"optimizer.averaging": 0.0})
+
+        return made.with_phases(not_averaged)  # each rank has parameters of its own
+
+    def with_encodings(self, config: Config) -> Config:
+        """With computed values in place of `dense_scale: auto` and `dense_ranges: auto`."""
+        models = [config.model, *(phase.model for phase in config.phases.values())]
+        if not self._slots.dense_width or all(model.dense_scale != "auto" for model in models):
+            return config
+        found = Numbers((), ())
+        if self._may_look(config):
+            mine = self._world.rank == 0
+            own = self._look.numbers(self._plan[0].files, _LOOKED_ROWS) if mine else found
+            found = _as_numbers(self._world.first("dense features", own))
+
+        def encoded(_: str, phase: PhaseConfig) -> PhaseConfig:
+            model = phase.model
+            custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
+            scales = "none" if custom or not found.scales else found.scales
+            if model.dense_scale != "auto":  # whoever names scales knows what the model is to see
+                return phase
+            ranged = any(found.ranges) and not (custom or model.reads_sequences)
+            wanted: dict[str, Any] = {"model.dense_scale": scales}
+            if model.dense_ranges == "auto":
+                wanted["model.dense_ranges"] = found.ranges if ranged else "none"
+            return phase.having(wanted)
+
+        made = config.with_phases(encoded)
+        for key in ("dense_scale", "dense_ranges"):
+            values = [getattr(model, key) for model in (made.model, config.model)]
+            if not isinstance(values[0], str) and values[1] == "auto":
+                self.reasons.append(f"model.{key} of {len(values[0])} dense features")
+        return made
+
+    # ---- implementation
+
+    def _may_look(self, config: Config) -> bool:
+        """Whether the first rows can be read in advance."""
+        return bool(self._plan) and not (config.data.pipe_command or config.data.parser)
+
+    def _no_priors(self, config: Config) -> str:
+        """Why no slot may have click priors; empty if slots may."""
+        if not self._may_look(config):
+            return "the first rows cannot be read in advance"
+        wanted = config.having({"model.click_prior": True})
+        try:
+            check_combinations(wanted)
+            read_slots(wanted, self._slots)
+            check_click_priors(wanted, self._plan, 0)
+        except ValueError as error:
+            return str(error)
+        return "" if click_slots(wanted.model, self._slots) else "no sparse slots"
+
+    def _rows(self, config: Config) -> tuple[int | None, str]:
+        """The approximate number of rows of an epoch on all ranks, or None; and a text about it.
+        It is the number of rows of the first pass times that of the passes."""
+        if not self._plan or config.data.pipe_command:
+            return None, "the rows cannot be counted in advance"
+        most = _BATCH_SIZES[0][0] * self._world.size  # more rows of a rank change nothing
+        passes, mine = sum(planned.epoch == 1 for planned in self._plan), 0
+        if self._world.rank == 0:
+            mine = passes * self._look.rows(self._plan[0].files, -(-most // passes))
+        rows = int(self._world.first("rows", mine))
+        return rows, f"{'at least' if rows >= most else 'about'} {rows} training rows"
+
+    def _ids_of_a_row(self, config: Config) -> float:
+        """The mean number of feasigns of a row, for a regression of several epochs whose learning
+        rate it bounds; else 0."""
+        several = config.model.type is ModelType.LR and config.trainer.epochs > 1
+        named = all("learning_rate" in table.embed.model_fields_set for table in config.tables)
+        if named or not (several and self._may_look(config)):
+            return 0.0
+        first = self._world.rank == 0
+        mine = self._look.ids(self._plan[0].files, _LOOKED_ROWS) if first else 0.0
+        return float(self._world.first("ids of a row", mine))
+
+    def _with_rate(self, table: TableConfig, where: str, rate: float) -> TableConfig:
+        """The table with a learning rate and an initial g2sum of embed_w, unless it names them.
+        where: key of its section."""
+        if table.embed.rule is not Rule.ADAGRAD:
+            return table
+        named = table.embed.model_fields_set
+        wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
+        taken = {key: value for key, value in wanted.items() if key not in named}
+        if taken:
+            shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
+            self.reasons.append(f"{shown} ({len(self._slots.sparse)} slots)")
+        return table.having({f"embed.{key}": value for key, value in taken.items()})
 
 
 def _may_have_epochs(config: Config, filled: bool) -> bool:
@@ -242,148 +358,9 @@ def _may_have_epochs(config: Config, filled: bool) -> bool:
     }
 
 
-def _with_epochs(config: Config, rows: int, why: str, reasons: list[str]) -> Config:
-    """The config with the epochs for a number of rows, if it may have several."""
-    if config.model.type is ModelType.LR:
-        if rows >= _LR_EPOCHS_BELOW_ROWS:
-            return config
-        reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
-        return config.having({"trainer.epochs": _LR_EPOCHS})
-    if rows not in _ROWS_OF_EPOCHS:
-        return config
-    reasons.append(f"trainer.epochs {_EPOCHS}, trainer.reset_rows ({why})")
-    return config.having({"trainer.epochs": _EPOCHS, "trainer.reset_rows": True})
-
-
-def _ids_of_a_row(
-    config: Config, plan: Sequence[PlannedPass], world: Group, look: FirstLook
-) -> float:
-    """The mean number of feasigns of a row, for a regression of several epochs whose learning rate
-    it bounds; else 0."""
-    several = config.model.type is ModelType.LR and config.trainer.epochs > 1 and not config.phases
-    named = all("learning_rate" in table.embed.model_fields_set for table in config.tables)
-    if named or not (several and _may_look(config, plan)):
-        return 0.0
-    mine = look.ids(plan[0].files, _LOOKED_ROWS) if world.rank == 0 else 0.0
-    return float(world.first("ids of a row", mine))
-
-
-def _rates(config: Config, slots: Slots, ids: float, reasons: list[str]) -> Config:
-    """The config with learning rates chosen by model and number of slots, unless it names them.
-    ids: of a row, for a regression of several epochs."""
-    alone = config.model.type in _WITHOUT_NETWORK and not config.phases
-    least, most = _RATES
-    rate = round(min(max(1.0 / max(len(slots.sparse), 1), least), most), 3)
-    if alone:
-        of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
-        rate = _LR_RATE_OF_EPOCHS if of_epochs else most
-        rate = round(min(rate, _LR_RATE_OF_IDS / max(ids, 1.0)), 4)
-    table, *others = [
-        _chosen_table(
-            table,
-            f"extra_tables.{table.name}" if number else "table",
-            rate,
-            len(slots.sparse),
-            reasons,
-        )
-        for number, table in enumerate(config.tables)
-    ]
-    update: dict[str, Any] = {"table": table, "extra_tables": {one.name: one for one in others}}
-    if alone and "learning_rate" not in config.optimizer.model_fields_set:
-        update["optimizer.learning_rate"] = _DENSE_RATE_WITHOUT_NETWORK
-        reasons.append(
-            f"optimizer.learning_rate {_DENSE_RATE_WITHOUT_NETWORK} "
-            f"(model {config.model.type.value})"
-        )
-    made = config.having(update)
-    if not config.ranks.sync_weight_step:
-        return made
-
-    def not_averaged(name: str, phase: PhaseConfig) -> PhaseConfig:
-        if not phase.optimizer.averaging or "averaging" in phase.optimizer.model_fields_set:
-            return phase
-        key = f"phases.{name}.optimizer" if config.phases else "optimizer"
-        reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
-        return phase.having({"optimizer.averaging": 0.0})
-
-    return made.with_phases(not_averaged)  # each rank has parameters of its own
-
-
-def _encoded(
-    config: Config,
-    slots: Slots,
-    plan: Sequence[PlannedPass],
-    world: Group,
-    look: FirstLook,
-    reasons: list[str],
-) -> Config:
-    """The config with computed values in place of `dense_scale: auto` and `dense_ranges: auto`."""
-    models = [config.model, *(phase.model for phase in config.phases.values())]
-    if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
-        return config
-    found = Numbers((), ())
-    if _may_look(config, plan):
-        mine = world.rank == 0
-        own = look.numbers(plan[0].files, _LOOKED_ROWS) if mine else found
-        found = _as_numbers(world.first("dense features", own))
-
-    def encoded(_: str, phase: PhaseConfig) -> PhaseConfig:
-        model = phase.model
-        custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
-        scales = "none" if custom or not found.scales else found.scales
-        if model.dense_scale != "auto":  # whoever names scales knows what the model is to see
-            return phase
-        ranged = any(found.ranges) and not (custom or model.reads_sequences)
-        wanted: dict[str, Any] = {"model.dense_scale": scales}
-        if model.dense_ranges == "auto":
-            wanted["model.dense_ranges"] = found.ranges if ranged else "none"
-        return phase.having(wanted)
-
-    made = config.with_phases(encoded)
-    for key in ("dense_scale", "dense_ranges"):
-        values = [getattr(model, key) for model in (made.model, config.model)]
-        if not isinstance(values[0], str) and values[1] == "auto":
-            reasons.append(f"model.{key} of {len(values[0])} dense features")
-    return made
-
-
 def _as_numbers(found: Sequence[Sequence[Sequence[float]]]) -> Numbers:
     """`Numbers` after a message, which has lists in place of tuples."""
     scales, ranges = found
     return Numbers(
         tuple((mean, deviation) for mean, deviation in scales), tuple(map(tuple, ranges))
     )
-
-
-def _chosen_table(
-    table: TableConfig, where: str, rate: float, slots: int, reasons: list[str]
-) -> TableConfig:
-    """The table with a learning rate and an initial g2sum of embed_w, unless it names them. where:
-    key of its section. rate: of embed_w. slots: number of sparse slots of all tables."""
-    if table.embed.rule is not Rule.ADAGRAD:
-        return table
-    wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
-    taken = {key: value for key, value in wanted.items() if key not in table.embed.model_fields_set}
-    if taken:
-        shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
-        reasons.append(f"{shown} ({slots} slots)")
-    return table.having({f"embed.{key}": value for key, value in taken.items()})
-
-
-def _rows_of_all(
-    config: Config, plan: Sequence[PlannedPass], world: Group, look: FirstLook
-) -> tuple[int | None, str]:
-    """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
-    if not plan or config.data.pipe_command:
-        return None, "the rows cannot be counted in advance"
-    most = _BATCH_SIZES[0][0] * world.size  # more rows of a rank change nothing
-    mine = _rows(plan, most, look) if world.rank == 0 else 0
-    rows = int(world.first("rows", mine))
-    return rows, f"{'at least' if rows >= most else 'about'} {rows} training rows"
-
-
-def _rows(plan: Sequence[PlannedPass], at_most: int, look: FirstLook) -> int:
-    """The approximate number of rows of an epoch: rows of the first pass times passes. Counting
-    stops at ``at_most``."""
-    passes = sum(planned.epoch == 1 for planned in plan)
-    return passes * look.rows(plan[0].files, -(-at_most // passes))
