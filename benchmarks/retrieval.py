@@ -354,7 +354,7 @@ def run(options: argparse.Namespace, folder: Path) -> report.Found:
         goals += goals_of("movielens", made)
     popular = planted(folder / "planted", options.rows)
     figures["planted"] = trained(folder / "planted", options.seeds, popular, *losses)
-    popular = ordered(folder / "ordered", options.rows)
+    popular = ordered(folder / "ordered", options.rows // 3)
     subjects = ("sampled_softmax", "sequence")
     figures["ordered"] = trained(folder / "ordered", options.seeds, popular, *subjects)
     goals += [*goals_of("planted", figures["planted"]), *goals_of("ordered", figures["ordered"])]
@@ -365,7 +365,9 @@ def run(options: argparse.Namespace, folder: Path) -> report.Found:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--wheel", type=Path, help="of recbole, with MovieLens 100k")
-    parser.add_argument("--rows", type=int, default=300_000, help="planted training rows")
+    parser.add_argument(
+        "--rows", type=int, default=300_000, help="planted training rows; ordered: a third"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--vectors", type=int, default=1_000_000, help="of the index")
     parser.add_argument("--quick", action="store_true", help="a trial: few rows, one seed")
