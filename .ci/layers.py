@@ -73,13 +73,13 @@ PYTHON = {
     "watch": _FLOOR | {"watch"},
     "training": _TRAIN,
     "ranks": _TRAIN | {"_call", "ranks"},
-    "run": _TRAIN | {"ranks"},
+    "run": _TRAIN | {"ranks", "serving"},
     "serving": _TRAIN - {"training", "watch"},
     "launch": _TRAIN | {"ranks", "run", "serving"},
     "compat": _TRAIN | {"_call", "ops_dense", "ops_seqpool", "ranks"},
 }
 # The modules of `training` that put a run together: the layer "run".
-RUN = {"assembly", "run"}
+RUN = {"assembly", "pretrained", "run"}
 # What a program calls: may use the whole core, but the core may not use it.
 PYTHON["api"] = {*PYTHON, "api"}
 # Product tooling: the same, and it may use the API.

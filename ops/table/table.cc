@@ -417,6 +417,20 @@ Status Table::ReplaceSegments(const std::vector<uint64_t>& removed,
   return ssd.ok() ? ssd.value()->Replace(removed, added) : ssd.status();
 }
 
+Status Table::AddSegments(const std::vector<SegmentDescriptor>& added) {
+  PBX_RETURN_IF_ERROR(Idle("add_segments"));
+  {
+    const std::lock_guard<std::mutex> lock(residency_);
+    if (staging_ != nullptr || staged_train_ != nullptr || !staged_evaluate_.empty()) {
+      return Error(Code::kFailedPrecondition,
+                   "add_segments: table '%s' has a staged pass, whose rows would be older",
+                   config_.name.c_str());
+    }
+    mem_->Sweep([](uint64_t, char*) { return false; });
+  }
+  return ReplaceSegments({}, added);
+}
+
 void Table::CancelMerges() {
   if (ssd_ != nullptr) ssd_->CancelMerges();
 }

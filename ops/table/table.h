@@ -177,6 +177,9 @@ class Table : public RowAccess {
   Result<MergeResult> Merge(const std::vector<uint64_t>& inputs, bool urgent);
   Status ReplaceSegments(const std::vector<uint64_t>& removed,
                          const std::vector<SegmentDescriptor>& added);
+  // Adds segments whose rows are newer than those of MEM, which drops all of its rows.
+  // FailedPrecondition while a pass is staged, open or being committed, or without an SSD tier.
+  Status AddSegments(const std::vector<SegmentDescriptor>& added);
   // SsdTier::DeadShares for the durable life events; empty without an SSD tier, or an event
   // that deletes rows.
   std::vector<DeadShare> DeadShares();

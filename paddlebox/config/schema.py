@@ -178,6 +178,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _metrics_and_tables_have_names_of_their_own(self) -> Config:
         refuse_twice([metric.name for metric in self.metrics], "metrics")
+        if self.table.pretrained:
+            raise ValueError(
+                f"table.pretrained is {self.table.pretrained!r}: vectors have a table of their "
+                "own: set extra_tables.NAME.pretrained, and `table: NAME` for a slot"
+            )
         for key, table in self.extra_tables.items():
             if table.name != key:
                 raise ValueError(

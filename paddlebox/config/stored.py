@@ -35,6 +35,7 @@ TUNED = (
     "model.dropout", "trainer.dense_dtype",
     "table.embedx_threshold", "table.show_scale",
     "table.on_bad_grad", "table.life", "table.weight_decay", "table.max_rows", "table.evict",
+    "table.pretrained",
     SLOT_RATES,
     *(
         f"table.{part}.{name}"

@@ -114,8 +114,9 @@ class RuleConfig(Section):
     rule: Choice[Rule] = Field(default=Rule.ADAGRAD, description="update rule")
     learning_rate: float = Field(
         default=0.05,
-        gt=0,
-        description="step size; if it is not given, 0.001 for adam and shared_adam",
+        ge=0,
+        description="step size; if it is not given, 0.001 for adam and shared_adam; 0: the weights "
+        "stay as they are",
     )
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
@@ -155,9 +156,9 @@ class EmbedRuleConfig(RuleConfig):
 
     learning_rate: float = Field(
         default=0.05,
-        gt=0,
+        ge=0,
         description="step size; if it is not given, a run chooses it for adagrad "
-        "(docs/config.md), and it is 0.001 for adam and shared_adam",
+        "(docs/config.md), and it is 0.001 for adam and shared_adam; 0: embed_w stays as it is",
     )
     initial_g2sum: float = Field(
         default=3.0,
@@ -192,7 +193,7 @@ class AdmissionConfig(Section):
     )
     probability: float = Field(
         default=1.0,
-        gt=0,
+        ge=0,
         le=1,
         description="chance that a pass gives a feasign with min_count occurrences a row; it is "
         "drawn again in each pass, by a hash of seed, feasign and pass",
@@ -242,6 +243,21 @@ class LifeConfig(Section):
         lt=2**32,
         description="base and delta saves hold rows that were seen within this many days",
     )
+
+
+# What differs from the defaults in a table with pretrained vectors: rows are the vectors of the
+# file, are not trained, and none is ever deleted or left out of a save.
+_FROZEN = {"rule": Rule.NAIVE.value, "learning_rate": 0.0}
+_PRETRAINED: dict[str, dict[str, Any]] = {
+    "admission": {"probability": 0.0},
+    "life": {
+        "delete_threshold": 0.0,
+        "delete_after_unseen_days": 2**32 - 1,
+        "base_threshold": 0.0,
+        "delta_threshold": 0.0,
+        "delta_keep_days": 2**32 - 1,
+    },
+}
 
 
 class TableConfig(Section):
@@ -300,12 +316,49 @@ class TableConfig(Section):
         "labels, or of slots of type count, whose values pushes add to the rows (docs/data.md)",
     )
     life: LifeConfig = Field(default_factory=LifeConfig)
+    pretrained: str = Field(
+        default="",
+        description="in extra_tables: Parquet file with the vectors of the table's slot, which are "
+        "its rows; `embed`, `embedx`, `admission` and `life` then have other defaults "
+        "(docs/pretrained.md)",
+    )
     share: float = Field(
         default=1.0,
         gt=0,
         description="with extra_tables: weight of the table in the division of hbm.budget_bytes, "
         "mem.budget_bytes and ssd.disk_budget_bytes",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pretrained_rows_stay(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not given.get("pretrained"):
+            return given
+        made = {"embed": _FROZEN, "embedx": _FROZEN, **given}
+        for name, values in _PRETRAINED.items():
+            own = given.get(name, {})
+            made[name] = {**values, **own} if isinstance(own, dict) else own
+        return made
+
+    @model_validator(mode="after")
+    def _rows_come_from_one_place(self) -> TableConfig:
+        if not self.pretrained:
+            if not self.admission.probability:
+                raise ValueError(
+                    "admission.probability is 0, so no feasign would get a row: expected above 0"
+                )
+            return self
+        if self.admission.probability or self.admission.min_count > 1:
+            raise ValueError(
+                "admission does not work with pretrained, whose file alone has the feasigns with a "
+                "row: take it out"
+            )
+        if self.max_rows:
+            raise ValueError(
+                "max_rows does not work with pretrained, because it would delete vectors: take it "
+                "out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _no_count_twice(self) -> TableConfig:

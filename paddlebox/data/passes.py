@@ -42,7 +42,8 @@ class PassStats:
     # not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
-    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, if several
+    # By table, if there are several; each with `refused`, too.
+    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)
     # Time of the stages that run while the pass before trains.
     work_s: dict[str, float] = field(default_factory=dict)
     # work_s, before_s and after_s of each stage (data/pipeline.py). For the stage commit they are

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paddlebox import ops
 from paddlebox.config import ModelConfig, ModelType
 from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
@@ -43,6 +44,8 @@ from paddlebox.models.wide_deep import WideDeep
 from paddlebox.models.xdeepfm import XDeepFM
 from paddlebox.nn import TableSlots
 
+paddle = ops.paddle
+
 _MODELS: dict[ModelType, Any] = {
     ModelType.LR: LogisticRegression,
     ModelType.FM: FM,
@@ -75,7 +78,29 @@ _OF_SEVERAL_TASKS = (
     *(ModelType.SHARED_BOTTOM, ModelType.MMOE, ModelType.PLE, ModelType.ESMM, ModelType.AITM),
     ModelType.CUSTOM,
 )
-_OF_SEVERAL_TABLES = (ModelType.DNN, ModelType.CUSTOM)
+# They take the vectors of each table in their own width.
+_OF_SEVERAL_WIDTHS = (ModelType.DNN, ModelType.CUSTOM)
+_OF_ONE_TABLE = (
+    *(ModelType.DIN, ModelType.DIEN, ModelType.BST, ModelType.HSTU, ModelType.DSSM),
+    ModelType.RANK_ATTENTION,
+)
+
+
+class _OfJoinedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """Gives a model that uses `JoinedTables` the inputs of the further tables."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        if hasattr(model, "loss"):
+            self.loss = model.loss
+
+    def forward(
+        self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, *more: Any
+    ) -> Any:
+        """more: ids, offsets and plan of each further table. Result as of the model."""
+        of_all = ((ids, *more[0::3]), (offsets, *more[1::3]), show_click, (plan, *more[2::3]))
+        return self.model(*of_all, dense)
 
 
 def create_model(
@@ -104,7 +129,7 @@ def create_model(
         click_slots: K, the number of slots with click priors (click_prior.py).
         counts: the number of counts of a row besides show and click.
 
-    Raises: ConfigError if there are several tables and the model supports only one, if there are
+    Raises: ConfigError if there are several tables and the model reads only one, if there are
         several labels and the model has only one output, or if `dense_scale` or `dense_ranges`
         does not have W entries.
     """
@@ -114,12 +139,14 @@ def create_model(
             f"slots.yaml has {len(tasks)} labels, {', '.join(tasks)}, but model.type "
             f"{config.type.value} has one output: keep only one label, or use {able}"
         )
-    if more and config.type not in _OF_SEVERAL_TABLES:
-        able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
+    if more and (config.type in _OF_ONE_TABLE or config.sequences):
         raise ConfigError(
-            f"model.type {config.type.value} reads slots of one table, and their vectors have one "
-            f"width: remove extra_tables, or use {able}"
+            f"model.type {config.type.value} reads the slots of one table: remove extra_tables, or "
+            "use a model without sequences, such as deepfm or dnn"
         )
+    joins = bool(more) and config.type not in _OF_SEVERAL_WIDTHS
+    if joins:
+        slots += sum(of.slots for of in more)
     if fields is not None and config.sequences:
         slots = fields.cell_count
     _check_encoding(config, dense_width)
@@ -130,6 +157,8 @@ def create_model(
     width = sum(columns) + priors
     inputs = Inputs(slots, embedx_dim, width, table, tuple(more), tuple(tasks), fields, counts)
     model = _MODELS[config.type](config, inputs)
+    if joins:
+        model = _OfJoinedTables(model)
     if config.dense_scales or config.edges:
         scales = config.dense_scales or ((0.0, 1.0),) * dense_width
         model = EncodedDense(model, scales, config.edges)

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
-from paddlebox.nn import PooledSlots, TableSlots
+from paddlebox.nn import JoinedTables, PooledSlots, TableSlots
 
 
 @dataclass(frozen=True)
 class Inputs:
     """The sizes of a batch, as a model needs them to create its layers."""
 
-    slots: int  # S, sparse slots of the table; with sequences, the cells of `fields`
+    #: S, sparse slots of the first table, and for models that use `pooled_slots` of all tables;
+    #: with sequences, the cells of `fields`.
+    slots: int
     embedx_dim: int  # D
     dense_width: int  # W, floats of all dense slots
     table: str = ""  # name of the table
@@ -28,8 +30,12 @@ class Inputs:
             raise ConfigError("this model reads the slots of one table: remove extra_tables")
         return self.fields
 
-    def pooled_slots(self, use_cvm: bool) -> PooledSlots:
-        """Create the sparse part of a model that reads one table."""
+    def pooled_slots(self, use_cvm: bool) -> PooledSlots | JoinedTables:
+        """Create the sparse part of a model whose slots have vectors of one width."""
+        if self.more:
+            own = self.slots - sum(table.slots for table in self.more)
+            first = TableSlots(own, self.embedx_dim, self.table, self.counts)
+            return JoinedTables([first, *self.more], use_cvm)
         return PooledSlots(self.slots, self.embedx_dim, use_cvm, self.table, self.counts)
 
     def width(self, of_slot: int) -> int:

@@ -12,11 +12,12 @@ from paddlebox.nn.fields import (
 from paddlebox.nn.functional import log_loss, pairs_of, sigmoid, sum_over, take
 from paddlebox.nn.linear import Linear, use_products
 from paddlebox.nn.mlp import MLP, Tower
-from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
+from paddlebox.nn.pooled_slots import JoinedTables, PooledSlots, PooledTables, TableSlots
 
 __all__ = [
     "MLP",
     "DataNorm",
+    "JoinedTables",
     "Linear",
     "LinearPart",
     "PooledSlots",

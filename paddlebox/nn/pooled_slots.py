@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddlebox import ops
+from paddlebox.nn.linear import Linear
 
 paddle = ops.paddle
 
@@ -108,3 +109,49 @@ class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Padd
                 out = paddle.reshape(out, [-1, part.slots * part.width])
             pooled.append(out)
         return pooled[0] if last == 0 else paddle.concat(pooled, axis=1)
+
+
+class JoinedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """The slots of several tables as if they were slots of the first. Vectors of another width than
+    its D pass through a linear layer without bias, one for each table.
+
+    Letters as for `PooledTables`; S = slots of all tables, in the order of the tables; D and width
+    are those of the first table. ids, offsets and plan are tuples, with one of each for every
+    table.
+    """
+
+    def __init__(self, tables: Sequence[TableSlots], use_cvm: bool = True) -> None:
+        super().__init__()
+        self.tables = PooledTables(tables, use_cvm)
+        first = self.tables.parts[0]
+        self.use_cvm, self.embedx_dim, self.width = use_cvm, first.embedx_dim, first.width
+        self.slots = sum(table.slots for table in tables)
+        self._places = [(part.slots, part.width) for part in self.tables.parts]
+        self.projections = paddle.nn.LayerList(
+            [
+                Linear(table.embedx_dim, self.embedx_dim, bias_attr=False)
+                for table in tables
+                if table.embedx_dim != self.embedx_dim
+            ]
+        )
+
+    def forward(
+        self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any | None = None
+    ) -> Any:
+        """Inputs but for the tuples, and result, as for `PooledSlots`."""
+        pulled = self.tables(list(zip(ids, offsets, plan, strict=True)), show_click)
+        projections, joined, begin = iter(self.projections), [], 0
+        for slots, width in self._places:
+            end = begin + slots * width
+            part = paddle.slice(pulled, [1], [begin], [end])
+            part, begin = paddle.reshape(part, [-1, slots, width]), end
+            if width != self.width:
+                beside = self.width - self.embedx_dim
+                vectors = next(projections)(paddle.slice(part, [2], [beside], [width]))
+                part = paddle.concat([paddle.slice(part, [2], [0], [beside]), vectors], axis=2)
+            joined.append(part)
+        pooled = paddle.concat(joined, axis=1)
+        if dense is None:
+            return pooled
+        flat = paddle.reshape(pooled, [-1, self.slots * self.width])
+        return paddle.concat([flat, dense], axis=1)

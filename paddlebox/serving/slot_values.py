@@ -74,11 +74,11 @@ class SlotValues:
     def feasigns(self, values: Sequence[Any]) -> np.ndarray:
         """(K) uint64. values: as in the data (`text_of`). Raises: ConfigError for one that the slot
         cannot have."""
-        present, ids = self._parse(self._column(values))
-        for value, is_there in zip(values, present, strict=True):
-            if not is_there:
-                raise ConfigError(f"slot {self._slot.name!r}: {value!r} is not a feasign")
-        return in_slot(ids, self._salt)
+        return self._checked(self._column(values), values)
+
+    def of_column(self, column: pa.Array) -> np.ndarray:
+        """(K) uint64. column: of a file, without nulls and lists. Raises: as `feasigns`."""
+        return self._checked(column, column)
 
     def ids(self, feasigns: np.ndarray) -> np.ndarray:
         """(K) uint64 ids, of which (K) uint64 feasigns of this slot were made."""
@@ -116,6 +116,14 @@ class SlotValues:
         if self.has_texts:
             columns["value"] = column.filter(pa.array(present)).cast(pa.large_string())
         return pa.table(columns)
+
+    def _checked(self, column: pa.Array, values: Sequence[Any]) -> np.ndarray:
+        present, ids = self._parse(column)
+        if not present.all():
+            value = values[int(np.argmin(present))]
+            value = value.as_py() if isinstance(value, pa.Scalar) else value
+            raise ConfigError(f"slot {self._slot.name!r}: {value!r} is not a feasign")
+        return in_slot(ids, self._salt)
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         """A column of a file with these values."""

@@ -46,8 +46,10 @@ class TableLife:
 
     def reset_rows(self) -> None:
         """Gives all rows the weights of new rows, without embedx if they have none; keeps their
-        counts."""
-        self.append([[life.reset_rows()] for _ in self._tables])
+        counts. Pretrained vectors stay."""
+        self.append(
+            [[] if table.config.pretrained else [life.reset_rows()] for table in self._tables]
+        )
 
     def shrink_table(self) -> bool:
         """Ends the day of the last pass: rows decay, then those with a low score or long unseen are

@@ -58,10 +58,13 @@ class StagedSet(StagedPass):
 
     @property
     def hits_of(self) -> Mapping[str, Mapping[str, int]]:
-        """`hits` by the name of the table; empty for a single table."""
+        """`hits` and `refused` by the name of the table; empty for a single table."""
         if len(self.parts) == 1:
             return {}
-        return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
+        return {
+            name: {**part.hits, "refused": part.refused}
+            for name, part in zip(self.names, self.parts, strict=True)
+        }
 
 
 class TableSet(Closing):

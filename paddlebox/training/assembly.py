@@ -46,6 +46,7 @@ from paddlebox.training.hooks import (
 )
 from paddlebox.training.opening import create_dataset, open_table
 from paddlebox.training.plan import Tests
+from paddlebox.training.pretrained import Pretrained
 from paddlebox.training.resume import ResumePoint, ResumeRequest, move_aside
 from paddlebox.training.run_dir import copies_of
 from paddlebox.training.runner import Runners, Training
@@ -158,10 +159,14 @@ def open_run(
     if own.schedule is Schedule.PLATEAU:
         plateau = Plateau(training.runners, table.set_rate, lines.last)
     evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
+    vectors = None
+    if any(of.pretrained for of in config.tables):
+        vectors = Pretrained(config, run.slots, table, run.run_dir, lines.last)
     rule = config.data.holdout
     holdout = Holdout(rule, training.dataset, run.point) if rule is not None else None
     ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
-    hooks = [holdout, save, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
+    first = [vectors, holdout, save]
+    hooks = [*first, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 
 

@@ -47,6 +47,15 @@ class Hook:
     def waits(self, text: str) -> None:
         """Called while the run waits for the data of the next pass. text: what it waits for."""
 
+    def holds(self) -> bool:
+        """Called when a pass is open. Whether the next pass is loaded only after the commit of this
+        one. Every rank returns the same."""
+        return False
+
+    def between_passes(self) -> None:
+        """Called before a pass is loaded, if all passes before it are committed: before the first
+        one, after `holds`, and after the run has waited for data."""
+
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         """Called when the files of a pass are there. Returns entries to add to its line."""
         return {}

@@ -175,7 +175,8 @@ class StartedPass:
         for name, after in _by_table(self._table).items():
             moved = _moved(self._counters_of[name], after)
             counts = {name: moved[name] for name in ("rows_pulled", "rows_pushed")}
-            of_table[name] = {"hits": stats.hits_of.get(name, {}), **counts}
+            hits = dict(stats.hits_of.get(name, {}))
+            of_table[name] = {"refused": hits.pop("refused", 0), "hits": hits, **counts}
         return {"tables": of_table}
 
 

@@ -106,7 +106,7 @@ class PassLoop:
         self._dataset.rescue = self._failed
         try:
             self._catch_up()
-            planned = self._preloaded(self._passes.ready())
+            planned = self._first_loaded(self._passes.ready())
             while planned is not None or (planned := self._next_one()) is not None:
                 planned = self._run_pass(planned)
                 if self.stopped_by:
@@ -139,9 +139,16 @@ class PassLoop:
         return planned
 
     def _next_one(self) -> PlannedPass | None:
-        """Wait for a pass whose data had not arrived while the previous pass trained."""
+        """Wait for a pass that was not loaded while the previous one trained: its data had not
+        arrived, or a hook held it."""
         self._table.wait_commit()
-        return self._preloaded(self._passes.wait())
+        return self._first_loaded(self._passes.wait())
+
+    def _first_loaded(self, planned: PlannedPass | None) -> PlannedPass | None:
+        """As `_preloaded`, if no pass is open and all are committed."""
+        for hook in self._hooks if planned is not None else ():
+            hook.between_passes()
+        return self._preloaded(planned)
 
     def _waits(self, text: str) -> None:
         self._world.heartbeat.stage("load", text)
@@ -163,7 +170,8 @@ class PassLoop:
         for hook in self._hooks:
             hook.pass_begins(planned)
         with interrupt.finishing(self._config.trainer.grace_s):
-            following = self._preloaded(self._passes.ready())
+            held = any(hook.holds() for hook in self._hooks)
+            following = None if held else self._preloaded(self._passes.ready())
             line = self._train(planned, following, begin, before)
             self._lines.add(line)
             for hook in self._hooks:

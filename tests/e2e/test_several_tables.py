@@ -102,17 +102,6 @@ def test_dygraph_learns_as_well(run_dir: Path, wide_data: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_model_of_one_width_refuses(wide_data: Path, tmp_path: Path) -> None:
-    done = tool(
-        "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", tmp_path / "r",
-        *overrides(wide_data),
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "ConfigError: model.type deepfm reads slots of one table" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
 def test_a_config_without_a_table_of_the_store_or_the_slots_is_an_error(
     run_dir: Path, wide_data: Path, tmp_path: Path
 ) -> None:

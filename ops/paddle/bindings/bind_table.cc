@@ -228,6 +228,12 @@ void BindTable(py::module_& module) {
              const py::gil_scoped_release released;
              ThrowIfError(t.ReplaceSegments(removed, segments));
            })
+      .def("add_segments",
+           [](Table& t, const std::vector<py::dict>& added) {
+             const std::vector<SegmentDescriptor> segments = SegmentsFrom(added);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.AddSegments(segments));
+           })
       .def("set_counted",
            [](Table& t, const std::vector<uint8_t>& slots) {
              const py::gil_scoped_release released;
