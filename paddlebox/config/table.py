@@ -254,7 +254,6 @@ _PRETRAINED: dict[str, dict[str, Any]] = {
         "delete_threshold": 0.0,
         "delete_after_unseen_days": 2**32 - 1,
         "base_threshold": 0.0,
-        "delta_threshold": 0.0,
         "delta_keep_days": 2**32 - 1,
     },
 }

@@ -42,8 +42,8 @@ log = logging.getLogger("paddlebox")
 VECTOR = "vector"  # the column with the vectors
 SCRATCH = "pretrained.tmp"  # in the run dir, while a file is loaded
 _BATCH_ROWS = 1 << 16
-_HEAD_WORDS = 7  # of a row, before the state of embed_w (docs/formats/row.md)
-_PARTS = core.given_parts["embedx_w"]
+_DELTA_SCORE, _HEAD_WORDS = 3, 7  # of a row; the state of embed_w follows (docs/formats/row.md)
+_PARTS = core.given_parts["embedx_w"] | core.given_parts["delta_score"]
 
 
 class Pretrained(Hook):
@@ -292,9 +292,13 @@ class _Completed:
             rows = np.zeros((len(keys), words), np.float32)
             rows.view(np.uint32)[:, 0] = self._slot | 1 << 16  # it has an embedx
             rows[:, begin : begin + dim] = self._vectors.vectors[places]
-            found, existing = np.empty(0, np.uint8), np.empty((0, words), np.float32)
+            found, existing = np.zeros(len(keys), np.uint8), np.zeros_like(rows)
             if self._has_rows:
                 found, existing = native.lookup(core.feasigns_of(keys), None)
+            # A row that changes is in the next delta save, also if nobody sees it.
+            same = (rows[:, begin : begin + dim] == existing[:, begin : begin + dim]).all(axis=1)
+            before = np.where(found, existing[:, _DELTA_SCORE], 0)
+            rows[:, _DELTA_SCORE] = before + ~(same & found.astype(bool))
             parts = np.full(len(keys), _PARTS, np.uint32)
             core.complete_rows(native, keys, parts, found, existing, rows, self._day, self._events)
             self.new += len(keys) - int(found.sum())

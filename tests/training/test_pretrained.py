@@ -24,8 +24,10 @@ from paddlebox.serving import Predictor
 from paddlebox.serving.slot_values import SlotValues
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
+from paddlebox.store.group import ONE_RANK
 from paddlebox.training.callbacks import Callback
 from paddlebox.training.opening import open_table
+from paddlebox.training.pretrained import VectorFile
 from tests.conftest import run_python, tool
 from tests.models.small import CASES, config_of
 from tests.ranks.launched import run_launched
@@ -205,6 +207,8 @@ def test_a_changed_file_is_loaded_between_passes_once(
     same = [item for item in range(500) if item not in items]
     np.testing.assert_array_equal(now[same], other[same])
     np.testing.assert_array_equal(now[500:], vectors()[500:])  # the new file lacks them
+    # A delta save has them, also those that no pass has seen.
+    assert (rows_of(config, run_dir)[1][:500, 3] >= 2).all()
     assert bool(texts) == (not np.array_equal(now[:500], other))
     assert np.abs(now[:500] - other).max() < 1
 
@@ -225,7 +229,7 @@ def test_a_changed_file_is_loaded_between_passes_once(
 @pytest.mark.parametrize("every", ["pass", long(2)])
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path: Path, every: Any) -> None:
     write_all(tmp_path)
-    more = {"checkpoint": {"every": every}, "trainer": {"epochs": 2}}
+    more: dict[str, Any] = {"checkpoint": {"every": every}, "trainer": {"epochs": 2}}
     config = write_run(tmp_path, texts=TRAINED, **more)
     done = tool("train", "-c", config, "--run-dir", tmp_path / "unbroken")
     assert done.returncode == 0, done.stderr
@@ -273,23 +277,26 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def test_a_bad_file_is_an_error_before_anything_is_trained(tmp_path: Path) -> None:
+def test_a_bad_file_is_an_error_that_names_the_place(tmp_path: Path) -> None:
     write_all(tmp_path)
-    config, path = write_run(tmp_path), tmp_path / "items.parquet"
-    for bad, expected in BAD.values():
-        write_vectors(path, **{"values": vectors(), **bad})
-        with pytest.raises(DataError, match=f"items.parquet: {expected}"):
-            train(config, tmp_path / "run")
-    path.write_text("item,vector")
-    with pytest.raises(DataError, match="expected a Parquet file, which cannot be read"):
-        train(config, tmp_path / "run")
+    config, path, scratch = write_run(tmp_path), tmp_path / "items.parquet", tmp_path / "scratch"
+    own = load_config(config)
+    slots = load_slots(own.data.slots)
+    with open_table(own, tmp_path / "store", slots=slots) as tables:
+        file = VectorFile(own, slots, tables.members[1])
+        for bad, expected in BAD.values():
+            write_vectors(path, **{"values": vectors(), **bad})
+            with pytest.raises(DataError, match=rf"items\.parquet: .*{expected}"):
+                file.load(ONE_RANK, scratch)
+        path.write_text("item,vector")
+        with pytest.raises(DataError, match="expected a Parquet file, which cannot be read"):
+            file.load(ONE_RANK, scratch)
+        write_vectors(path, vectors(), kind=pa.list_(pa.float64(), WIDTH))
+        assert file.load(ONE_RANK, scratch) == ITEMS
     path.unlink()
     with pytest.raises(DataError, match="table 'texts' cannot be read: No such file"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run/metrics.jsonl").exists()
-    write_vectors(path, vectors(), kind=pa.list_(pa.float64(), WIDTH))
-    train(config, tmp_path / "run")
-    np.testing.assert_array_equal(stored(config, tmp_path / "run"), vectors())
 
 
 def test_a_bad_new_file_ends_the_run_at_its_last_commit(tmp_path: Path) -> None:
@@ -343,7 +350,7 @@ def test_models_join_tables_of_other_widths() -> None:
 def test_ranks_own_the_vectors_of_their_keys(tmp_path: Path) -> None:
     write_all(tmp_path)
     config, run_dir = write_run(tmp_path), tmp_path / "run"
-    done = run_launched(2, "train", run_dir, str(config))
+    done = run_launched(2, "train", run_dir, config, "data.share=instance")
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (rows_of(config, folder) for folder in (run_dir, run_dir / "ranks/1"))
     assert (first[0] ^ second[0]).all()
