@@ -44,6 +44,8 @@ EFFECTS = {
     "table.admission.filter_bytes": f"{_TABLE}::test_a_filter_has_filter_bytes",
     "table.admission.probability": "store/test_admission.py"
     "::test_a_pass_admits_about_the_given_share_and_draws_again_in_the_next",
+    "table.pretrained": "training/test_pretrained.py"
+    "::test_frozen_vectors_tell_new_items_apart_and_are_served[deepfm]",
     "table.max_rows": "store/test_bounds.py"
     "::test_the_rows_that_stay_are_those_of_a_sort[True-least_score]",
     "table.evict": "store/test_bounds.py"

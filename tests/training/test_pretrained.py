@@ -137,7 +137,7 @@ def test_frozen_vectors_tell_new_items_apart_and_are_served(tmp_path: Path, mode
     assert abs(auc_of(tmp_path / "bare", test) - 0.5) < 0.1
     config = write_run(tmp_path, model={"type": model})
     train(config, tmp_path / "run")
-    assert auc_of(tmp_path / "run", test) > 0.8
+    assert auc_of(tmp_path / "run", test) > 0.75
     np.testing.assert_array_equal(stored(config, tmp_path / "run"), vectors())
     lines = lines_of(tmp_path / "run")
     assert [line["tables"]["texts"]["refused"] for line in lines] == [0] * PASSES
