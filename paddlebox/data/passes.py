@@ -42,8 +42,7 @@ class PassStats:
     # not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
-    # By table, if there are several; each with `refused`, too.
-    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)
+    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # and refused, by table
     # Time of the stages that run while the pass before trains.
     work_s: dict[str, float] = field(default_factory=dict)
     # work_s, before_s and after_s of each stage (data/pipeline.py). For the stage commit they are

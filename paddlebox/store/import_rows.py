@@ -116,6 +116,19 @@ def import_chunks(
     )
 
 
+def add_to_pass(table: TieredTable, segments: Sequence[dict[str, Any]], new_rows: int) -> None:
+    """Adds the segments of `import_chunks` to the next pass, whose commit names them.
+
+    Args:
+        new_rows: those that the table did not have.
+
+    Raises: PassError while a pass is staged, open or being committed.
+    """
+    table.check_usable()
+    table.native.add_segments(segments)
+    table.unnamed.parts.append({"segments": segments, "new_rows": new_rows})
+
+
 def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
     """Estimates the rows of a table with keys in a range; keys are hashes and spread evenly."""
     head = source.head

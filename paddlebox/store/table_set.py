@@ -58,13 +58,9 @@ class StagedSet(StagedPass):
 
     @property
     def hits_of(self) -> Mapping[str, Mapping[str, int]]:
-        """`hits` and `refused` by the name of the table; empty for a single table."""
-        if len(self.parts) == 1:
-            return {}
-        return {
-            name: {**part.hits, "refused": part.refused}
-            for name, part in zip(self.names, self.parts, strict=True)
-        }
+        """`hits` and `refused` by the name of the table."""
+        of_each = zip(self.names, self.parts, strict=True)
+        return {name: {**part.hits, "refused": part.refused} for name, part in of_each}
 
 
 class TableSet(Closing):

@@ -265,14 +265,6 @@ class TieredTable(Closing):
         self.native.publish(written["segments"])
         self.unnamed.parts.append(written)
 
-    def add_rows(self, segments: Sequence[Mapping[str, Any]], new_rows: int) -> None:
-        """Adds rows of an import (import_rows.py) to the next pass, which commits them, before it
-        is staged. new_rows: those that the table did not have. Raises: PassError while a pass is
-        staged, open or being committed."""
-        self.check_usable()
-        self.native.add_segments(list(segments))
-        self.unnamed.parts.append({"segments": list(segments), "new_rows": new_rows})
-
     def refuse_passes(self, cause: BaseException | None = None) -> None:
         """As after `abandon`, because the rows in memory differ from those of the store. cause:
         named by the `PassError`."""

@@ -106,7 +106,7 @@ class PassLoop:
         self._dataset.rescue = self._failed
         try:
             self._catch_up()
-            planned = self._first_loaded(self._passes.ready())
+            planned: PlannedPass | None = None
             while planned is not None or (planned := self._next_one()) is not None:
                 planned = self._run_pass(planned)
                 if self.stopped_by:
@@ -139,13 +139,9 @@ class PassLoop:
         return planned
 
     def _next_one(self) -> PlannedPass | None:
-        """Wait for a pass that was not loaded while the previous one trained: its data had not
-        arrived, or a hook held it."""
+        """Wait for the first pass, or one that did not load while the previous one trained."""
         self._table.wait_commit()
-        return self._first_loaded(self._passes.wait())
-
-    def _first_loaded(self, planned: PlannedPass | None) -> PlannedPass | None:
-        """As `_preloaded`, if no pass is open and all are committed."""
+        planned = self._passes.wait()
         for hook in self._hooks if planned is not None else ():
             hook.between_passes()
         return self._preloaded(planned)

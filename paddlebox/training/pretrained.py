@@ -12,8 +12,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.slot_values import SlotValues
 from paddlebox.store import files
 from paddlebox.store.group import Group
-from paddlebox.store.import_rows import import_chunks
+from paddlebox.store.import_rows import add_to_pass, import_chunks
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.training.hooks import Hook
@@ -43,6 +42,8 @@ VECTOR = "vector"  # the column with the vectors
 SCRATCH = "pretrained.tmp"  # in the run dir, while a file is loaded
 _BATCH_ROWS = 1 << 16
 _DELTA_SCORE, _HEAD_WORDS = 3, 7  # of a row; the state of embed_w follows (docs/formats/row.md)
+Rows = tuple[np.ndarray, np.ndarray]  # keys (m) and rows (m, W)
+Vectors = Callable[[int, int], np.ndarray]  # (m, D) of the keys begin to end
 _PARTS = core.given_parts["embedx_w"] | core.given_parts["delta_score"]
 
 
@@ -94,15 +95,6 @@ class Pretrained(Hook):
             again = "" if before is None else ", which has changed"
             log.info("table %s: loaded %s%s; %d new rows", name, file.path, again, new)
         self._loaded[name] = now
-
-
-@dataclass(frozen=True)
-class _Vectors:
-    """Those of this rank's key range, in the order of keys."""
-
-    keys: np.ndarray  # (n) uint64
-    places: np.ndarray  # (n) their places in `vectors`
-    vectors: np.ndarray  # (n or more, D) float32, a mapped file
 
 
 class VectorFile:
@@ -160,26 +152,27 @@ class VectorFile:
         table = self.table
         table.compactor.compact()  # then none runs, which would number segments, too
         files.make_folder(str(scratch))
+        known: list[int] = []
         try:
-            vectors = self._read(world.key_range, scratch / "vectors.f32")
-            found = _Completed(table, self._number, vectors)
-            segments = import_chunks(table, iter(found), len(vectors.keys))
+            keys, vectors = self._read(world.key_range, scratch / "vectors.f32")
+            segments = import_chunks(table, self._rows(keys, vectors, known), len(keys))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        table.add_rows(segments, found.new)
-        return found.new
+        new = len(keys) - sum(known)
+        add_to_pass(table, segments, new)
+        return new
 
     # ---- implementation
 
-    def _read(self, key_range: tuple[int, int], spilled: Path) -> _Vectors:
+    def _read(self, key_range: tuple[int, int], spilled: Path) -> tuple[np.ndarray, Vectors]:
+        """(n) keys, ascending, and their vectors. spilled: for these, in the order of the file."""
         kept_keys, kept_lines, line = [np.empty(0, np.uint64)], [np.empty(0, np.int64)], 0
+        low, high = (np.uint64(key) for key in key_range)
         with files.writing(str(spilled)), open(spilled, "wb") as out:
             for batch in self._batches():
                 keys = core.keys_of(self._keys(batch.column(0), line))
-                vectors = self._floats(batch.column(1), line)
-                low, high = (np.uint64(key) for key in key_range)
                 own = (keys >= low) & (keys <= high)
-                out.write(vectors[own].data)
+                out.write(self._floats(batch.column(1), line)[own].data)
                 kept_keys.append(keys[own])
                 kept_lines.append(line + np.flatnonzero(own))
                 line += len(batch)
@@ -190,10 +183,34 @@ class VectorFile:
         if len(same):
             first, second = lines[order[same[0] : same[0] + 2]]
             raise self._wrong(self._column, int(second), "a key once", f"that of row {first} again")
-        if not len(keys):
-            return _Vectors(keys, order, np.empty((0, self._dim), np.float32))
-        mapped = np.memmap(spilled, np.float32, "r", shape=(len(keys), self._dim))
-        return _Vectors(keys, order, mapped)
+        shape = (max(1, len(keys)), self._dim)
+        mapped = np.memmap(spilled, np.float32, "r", shape=shape) if len(keys) else np.zeros(shape)
+        return keys, lambda begin, end: mapped[order[begin:end]]
+
+    def _rows(self, keys: np.ndarray, vectors: Vectors, known: list[int]) -> Iterator[Rows]:
+        """Keys and whole rows (m, W), in the order of keys. known: gets the numbers of rows that
+        the table has."""
+        table, native = self.table, self.table.native
+        place = _HEAD_WORDS + native.layout["embed_state"]
+        embedx, words = slice(place, place + self._dim), native.row_bytes // 4
+        has_rows = table.head is not None and table.head.live_rows > 0
+        for begin in range(0, len(keys), _BATCH_ROWS):
+            own = keys[begin : begin + _BATCH_ROWS]
+            rows = np.zeros((len(own), words), np.float32)
+            rows.view(np.uint32)[:, 0] = self._number | 1 << 16  # it has an embedx
+            rows[:, embedx] = vectors(begin, begin + len(own))
+            found, existing = np.zeros(len(own), np.uint8), np.zeros_like(rows)
+            if has_rows:
+                found, existing = native.lookup(core.feasigns_of(own), None)
+            # A row that changes is in the next delta save, also if nobody sees it.
+            same = (rows[:, embedx] == existing[:, embedx]).all(axis=1) & (found != 0)
+            rows[:, _DELTA_SCORE] = np.where(found, existing[:, _DELTA_SCORE], 0) + ~same
+            parts = np.full(len(own), _PARTS, np.uint32)
+            core.complete_rows(
+                native, own, parts, found, existing, rows, table.day, len(table.events)
+            )
+            known.append(int(found.sum()))
+            yield own, rows
 
     @property
     def _dim(self) -> int:
@@ -271,35 +288,3 @@ class VectorFile:
         return DataError(
             f"{self.path}: column {column!r}, row {line}: expected {expected}, found {found}"
         )
-
-
-class _Completed:
-    """Iterates over keys and whole rows (n, W), in the order of keys."""
-
-    def __init__(self, table: TieredTable, slot: int, vectors: _Vectors) -> None:
-        self._native, self._slot, self._vectors = table.native, slot, vectors
-        self._has_rows = table.head is not None and table.head.live_rows > 0
-        self._day, self._events = table.day, len(table.events)
-        self.new = 0  # rows that the table did not have, so far
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        native, layout = self._native, dict(self._native.layout)
-        begin = _HEAD_WORDS + layout["embed_state"]
-        dim, words = layout["embedx_dim"], native.row_bytes // 4
-        for at in range(0, len(self._vectors.keys), _BATCH_ROWS):
-            keys = self._vectors.keys[at : at + _BATCH_ROWS]
-            places = self._vectors.places[at : at + _BATCH_ROWS]
-            rows = np.zeros((len(keys), words), np.float32)
-            rows.view(np.uint32)[:, 0] = self._slot | 1 << 16  # it has an embedx
-            rows[:, begin : begin + dim] = self._vectors.vectors[places]
-            found, existing = np.zeros(len(keys), np.uint8), np.zeros_like(rows)
-            if self._has_rows:
-                found, existing = native.lookup(core.feasigns_of(keys), None)
-            # A row that changes is in the next delta save, also if nobody sees it.
-            same = (rows[:, begin : begin + dim] == existing[:, begin : begin + dim]).all(axis=1)
-            before = np.where(found, existing[:, _DELTA_SCORE], 0)
-            rows[:, _DELTA_SCORE] = before + ~(same & found.astype(bool))
-            parts = np.full(len(keys), _PARTS, np.uint32)
-            core.complete_rows(native, keys, parts, found, existing, rows, self._day, self._events)
-            self.new += len(keys) - int(found.sum())
-            yield keys, rows
