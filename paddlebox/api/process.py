@@ -20,9 +20,9 @@ log = logging.getLogger("paddlebox")
 @contextlib.contextmanager
 def working(config: Config) -> Iterator[None]:
     """Show the log of the project during the block, and import Paddle, with the settings of the
-    command line, unless the program has done so. Paddle's mode, static or dynamic, is afterwards
-    what it was. Raises: ConfigError if the program has imported Paddle with the settings of another
-    `trainer.program`."""
+    command line, unless the program has done so. Paddle's mode, static or dynamic, its device and
+    its flags are afterwards what they were. Raises: ConfigError if the program has imported Paddle
+    with the settings of another `trainer.program`."""
     with _log_shown():
         trainer = config.trainer
         if "paddle" in sys.modules:
@@ -34,13 +34,22 @@ def working(config: Config) -> Iterator[None]:
                 log.debug("%s", line)
             gpu.offer(config.hbm.place)
             process.load()
-        import paddle
-
-        dynamic = paddle.in_dynamic_mode()
-        try:
+        with _paddle_restored():
             yield
-        finally:
-            (paddle.disable_static if dynamic else paddle.enable_static)()
+
+
+@contextlib.contextmanager
+def _paddle_restored() -> Iterator[None]:
+    import paddle
+
+    dynamic, device = paddle.in_dynamic_mode(), paddle.get_device()
+    flags = paddle.get_flags(["FLAGS_enable_api_kernel_fallback", "FLAGS_use_stride_kernel"])
+    try:
+        yield
+    finally:
+        (paddle.disable_static if dynamic else paddle.enable_static)()
+        paddle.set_device(device)
+        paddle.set_flags(flags)
 
 
 @contextlib.contextmanager

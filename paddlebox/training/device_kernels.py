@@ -1,12 +1,15 @@
 """Checks that a program on the device of libpaddlebox_gpu.so has kernels there.
 
 Paddle runs an operator without one on the CPU: on copies of its inputs, so that an operator that
-updates in place changes nothing, without an error.
+updates in place changes nothing, without an error. Programs are checked when they are built. In
+dygraph, a flag makes Paddle refuse such an operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from paddlebox import ops
@@ -22,26 +25,70 @@ OWN = {
     *("pull_box_sparse", "pull_box_extended_sparse", "push_box_sparse"),
     *("fused_pull_seqpool_cvm", "fused_pull_seqpool_cvm_concat"),
 }
+#: Operators whose kernel is chosen by the dtype of the result. Others: by that of the first input.
+MAKERS = {"full", "full_like", "assign_value", "uniform", "gaussian", "randint", "arange"}
+_NOT_REGISTERED = re.compile(r"kernel with key \(\w+, [^,]*, (\w+)\) of kernel `(\w+)`")
 
 
 def check_kernels(model: str, programs: Iterable[Any]) -> None:
     """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError with the
     operators that have no kernel."""
     kernels = paddle.base.core._get_registered_phi_kernels("all")
-    found = {op.name() for program in programs for op in program.global_block().ops}
-    missing = sorted(name for name in found if not _has_kernel(name, kernels))
+    found = {
+        (op.name(), _dtype(op)) for program in programs for op in program.global_block().ops
+    }
+    missing = sorted(_told(*one) for one in found if not _has_kernel(*one, kernels))
     if missing:
-        raise ConfigError(
-            f"model.type {model} has operators without a kernel for the GPU: {', '.join(missing)}; "
-            "set hbm.place: host, or choose another model"
-        )
+        raise _without(model, missing)
 
 
-def _has_kernel(operator: str, kernels: dict[str, list[str]]) -> bool:
+@contextmanager
+def refused_in_dygraph(model: str) -> Iterator[None]:
+    """Raise the error of `check_kernels` for the first operator of the block that has no kernel.
+    Sets flags of Paddle for the rest of the process."""
+    paddle.set_flags({"FLAGS_enable_api_kernel_fallback": False, "FLAGS_use_stride_kernel": False})
+    try:
+        yield
+    except RuntimeError as error:
+        found = _NOT_REGISTERED.search(str(error))
+        if found is None:
+            raise
+        raise _without(model, [_told(found[2], found[1])]) from error
+
+
+def _without(model: str, operators: list[str]) -> ConfigError:
+    return ConfigError(
+        f"model.type {model} has operators without a kernel for the GPU: {', '.join(operators)}; "
+        "set hbm.place: host, or choose another model"
+    )
+
+
+def _told(operator: str, dtype: str) -> str:
+    return f"{operator} of {dtype}" if dtype else operator
+
+
+def _dtype(op: Any) -> str:
+    """The dtype by which Paddle chooses the kernel of an operator; empty if it has no tensors."""
+    dialect, _, name = op.name().partition(".")
+    values = [] if name.rstrip("_") in MAKERS or dialect != "pd_op" else op.operands_source()
+    for value in [*values, *op.results()]:
+        of_list = value.type().as_vec_type()
+        if of_list is not None:
+            value = value.get_defining_op().operands_source()[0]
+        if value.is_dense_tensor_type() and value.get_defining_op().name() != "pd_op.full_int_array":
+            return str(value.dtype).rpartition(".")[2].lower()
+    return ""
+
+
+def _has_kernel(operator: str, dtype: str, kernels: dict[str, list[str]]) -> bool:
     dialect, _, name = operator.partition(".")
     if dialect == "custom_op":
         return name.removesuffix("_grad").rstrip("_") in OWN
     if dialect != "pd_op" or name in HOST:
         return True
     keys = kernels.get(name.rstrip("_"), [])
-    return any(key.startswith((f"({DEVICE},", "(CUSTOM, Undefined")) for key in keys)
+    return any(
+        key.startswith("(CUSTOM, Undefined")
+        or (key.startswith(f"({DEVICE},") and key.endswith(f", {dtype})"))
+        for key in keys
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
 from paddlebox.models.dssm import towers_of
 from paddlebox.store.options import is_plugged_in
+from paddlebox.training.device_kernels import refused_in_dygraph
 from paddlebox.training.program import (
     SHARE,
     DenseSync,
@@ -31,13 +33,12 @@ class DygraphProgram(ModelProgram):
     """Runs the layer and its optimizer step by step."""
 
     def __init__(self, config: Config, slots: Slots, sync: DenseSync) -> None:
-        self._sync = sync
+        self._sync, self._config = sync, config
         self._place = place_of(config)
         self._on_gpu = not isinstance(self._place, paddle.CPUPlace)
-        if is_plugged_in() and self._on_gpu:  # it has no kernels for views of tensors
-            paddle.set_flags({"FLAGS_use_stride_kernel": False})
-        paddle.disable_static(self._place)
-        with paddle.utils.unique_name.guard():
+        paddle.disable_static()
+        paddle.set_device(self._place)
+        with paddle.utils.unique_name.guard(), self._checked():
             self._model = create_model_of(config, slots)
             self._optimizer = create_optimizer(config, self._trained())
             # Paddle creates the optimizer's state in the first step. That is too late to load a
@@ -45,13 +46,21 @@ class DygraphProgram(ModelProgram):
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._trained())
         self.gradient_size = sum(p.size for p in self._trained())
-        self._config = config
+
+    def _checked(self) -> AbstractContextManager[None]:
+        if is_plugged_in() and self._on_gpu:
+            return refused_in_dygraph(self._config.model.type.value)
+        return nullcontext()
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()}
         return loss_and_logits(self._config, self._model, tensors, train=self._model.training)
 
     def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
+        with self._checked():
+            return self._step(feed, train)
+
+    def _step(self, feed: Feed, train: bool) -> tuple[float, np.ndarray]:
         self._model.train(train)
         with paddle.set_grad_enabled(train):
             loss, logits = self._forward(feed)

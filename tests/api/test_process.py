@@ -1,5 +1,5 @@
-"""A call of the API leaves the program that makes it as it was: its log, its signals and Paddle's
-mode."""
+"""A call of the API leaves the program that makes it as it was: its log, its signals, and Paddle's
+mode and flags."""
 
 from __future__ import annotations
 
@@ -74,14 +74,16 @@ def test_a_program_that_configures_logging_gets_what_it_asked_for(
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_the_mode_of_paddle_comes_back(static: bool) -> None:
+def test_the_mode_and_the_flags_of_paddle_come_back(static: bool) -> None:
     before = paddle.in_dynamic_mode()
     try:
         (paddle.enable_static if static else paddle.disable_static)()
         with pytest.raises(StoreError), working(CONFIG):
             (paddle.disable_static if static else paddle.enable_static)()
+            paddle.set_flags({"FLAGS_use_stride_kernel": False})
             raise StoreError("after a change of the mode")
         assert paddle.in_dynamic_mode() is not static
+        assert paddle.get_flags("FLAGS_use_stride_kernel") == {"FLAGS_use_stride_kernel": True}
     finally:
         (paddle.disable_static if before else paddle.enable_static)()
 

@@ -90,7 +90,9 @@ def test_the_old_ir_is_refused(device: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_an_operator_without_a_kernel_is_refused_by_name(device: dict[str, str]) -> None:
+def test_an_operator_without_a_kernel_for_its_dtype_is_refused_by_name(
+    device: dict[str, str],
+) -> None:
     code = (
         "from paddlebox.training.device_kernels import check_kernels, paddle\n"
         "paddle.enable_static()\n"
@@ -98,6 +100,40 @@ def test_an_operator_without_a_kernel_is_refused_by_name(device: dict[str, str])
         "with paddle.static.program_guard(program):\n"
         "    x = paddle.static.data('x', [-1, 2], 'float32')\n"
         "    paddle.erf(paddle.nn.functional.relu(x))\n"
+        "    paddle.nn.functional.relu(paddle.concat([paddle.cast(x, 'float64')]))\n"
         "check_kernels('mine', [program])\n"
     )
-    assert "operators without a kernel for the GPU: pd_op.erf;" in _refusal(device, code)
+    expected = "operators without a kernel for the GPU: pd_op.erf of float32, pd_op.relu of float64;"
+    assert expected in _refusal(device, code)
+
+
+@pytest.mark.slow
+def test_dygraph_computes_on_the_device_or_refuses_by_name(
+    in_new_process: Callable[..., Any], device: dict[str, str]
+) -> None:
+    code = (
+        "import json\n"
+        "from paddlebox._native import paddle\n"
+        "from paddlebox.api.process import working\n"
+        "from paddlebox.errors import ConfigError\n"
+        "from paddlebox.training.device_kernels import refused_in_dygraph\n"
+        "from paddlebox.training.runner import build_runner\n"
+        "from tests.support.configs import make_config, make_slots\n"
+        "config = make_config(hbm={'place': 'gpu'}, trainer={'program': 'dygraph'})\n"
+        "found = {'before': paddle.get_device()}\n"
+        "with working(config):\n"
+        "    runner = build_runner(config, make_slots(click='label', s='sparse'))\n"
+        "    found['place'] = str(runner.program._model.parameters()[0].place)\n"
+        "    try:\n"
+        "        with refused_in_dygraph('mine'):\n"
+        "            paddle.erf(paddle.ones([2]))\n"
+        "    except ConfigError as error:\n"
+        "        found['error'] = str(error)\n"
+        "flags = paddle.get_flags('FLAGS_enable_api_kernel_fallback')\n"
+        "print(json.dumps({**found, **flags, 'after': paddle.get_device()}))\n"
+    )
+    found = in_new_process(code, env=device)
+    assert found["place"] == "Place(paddlebox_gpu:0)"
+    assert "model.type mine has operators without a kernel for the GPU: erf of" in found["error"]
+    assert found["before"] == found["after"] == "cpu"
+    assert found["FLAGS_enable_api_kernel_fallback"] is True
