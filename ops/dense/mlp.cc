@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/buffer.h"
-#include "base/hash.h"
+#include "base/drops.h"
 #include "base/vector_clones.h"
 
 namespace pbx {
@@ -162,31 +162,6 @@ void Mask(GemmType type, size_t n, const char* activations, float scale, char* g
     ToBfloat16(count, wide, to + i);
   }
 }
-
-// A bijection of 32 bits without visible patterns, with factors found by a search (Wellons, "hash
-// prospector").
-inline uint32_t Scramble(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x7feb352dU;
-  x = (x ^ (x >> 15)) * 0x846ca68bU;
-  return x ^ (x >> 16);
-}
-
-// Which elements of the activations of one layer dropout keeps.
-struct Drops {
-  Drops(const MlpDropout& dropout, size_t layer)
-      : dropped(static_cast<uint32_t>(static_cast<double>(dropout.rate) * 0x1p32)),
-        scale(1.0f / (1.0f - dropout.rate)) {
-    const uint64_t key = Mix(dropout.seed ^ ((layer + 1) * 0x9e3779b97f4a7c15ULL));
-    first = static_cast<uint32_t>(key);
-    second = static_cast<uint32_t>(key >> 32);
-  }
-  bool any() const { return dropped != 0; }
-  bool keeps(uint32_t index) const { return Scramble(Scramble(index ^ first) + second) >= dropped; }
-
-  uint32_t dropped;  // an element whose hash is less becomes 0
-  uint32_t first = 0, second = 0;
-  float scale;
-};
 
 PBX_VECTOR_CLONES
 void Drop(const Drops& drops, uint32_t index, size_t n, float* values) {
@@ -433,7 +408,7 @@ Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
                         : last;
     PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].weight,
                                               products[l].bias, to));
-    const Drops drops(dropout, l);
+    const Drops drops(dropout.rate, dropout.seed, l);
     if (drops.any() && stack.layers[l].activation == Activation::kRelu) {
       const GemmType type = is_last ? GemmType::kFloat32 : stack.type;
       const size_t first = stack.tiles.begin(t) * columns;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/drops.h"
 #include "gpu/walk.h"
 
 namespace pbx::gpu {
@@ -31,6 +32,8 @@ PBX_HOST_DEVICE float MapOf(float x, float y, float a, float b) {
     case Map::kMultiply: return x * y;
     case Map::kDivide: return x / y;
     case Map::kDivideNegated: return -x / y;
+    case Map::kLeast: return std::fmin(x, y);
+    case Map::kGreatest: return std::fmax(x, y);
     case Map::kReluGrad: return x > 0 ? y : 0.0f;
     case Map::kLeakyReluGrad: return x < 0 ? a * y : y;
     case Map::kSigmoidGrad: return y * x * (1.0f - x);
@@ -97,6 +100,42 @@ Status ApplyOne(const Sizes& sizes, const float* x, const Sizes& x_strides, cons
 }
 
 template <typename T>
+struct ScaledWhole {
+  const T* x;
+  T a, b;
+  T* out;
+  PBX_HOST_DEVICE void operator()(int64_t i) const { out[i] = a * x[i] + b; }
+};
+
+template <typename T>
+Status ScaleAs(uint64_t n, const void* x, int64_t a, int64_t b, void* out, Stream stream) {
+  const ScaledWhole<T> scaled{static_cast<const T*>(x), static_cast<T>(a), static_cast<T>(b),
+                              static_cast<T*>(out)};
+  return LaunchForAll("scale", static_cast<int64_t>(n), scaled, stream);
+}
+
+struct Dropped {
+  const float* x;
+  Drops drops;
+  float scale;
+  float* out;
+  uint8_t* mask;
+  PBX_HOST_DEVICE void operator()(int64_t i) const {
+    const bool keeps = drops.keeps(static_cast<uint32_t>(i));
+    mask[i] = keeps ? 1 : 0;
+    out[i] = keeps ? x[i] * scale : 0.0f;
+  }
+};
+
+struct DroppedGrad {
+  const uint8_t* mask;
+  const float* grad;
+  float scale;
+  float* out;
+  PBX_HOST_DEVICE void operator()(int64_t i) const { out[i] = mask[i] != 0 ? grad[i] * scale : 0; }
+};
+
+template <typename T>
 PBX_HOST_DEVICE bool Holds(Comparison comparison, T x, T y) {
   switch (comparison) {
     case Comparison::kEqual: return x == y;
@@ -139,6 +178,7 @@ Status CompareAs(Comparison comparison, const Sizes& sizes, const void* x, const
 #define PBX_FOR_EACH_MAP(X)                                                                       \
   X(kScale) X(kScaleOfSum) X(kRelu) X(kLeakyRelu) X(kSigmoid) X(kLogSigmoid) X(kTanh) X(kExp)     \
   X(kLog) X(kSqrt) X(kSquare) X(kAdd) X(kSubtract) X(kMultiply) X(kDivide) X(kDivideNegated)      \
+  X(kLeast) X(kGreatest)                                                                          \
   X(kReluGrad) X(kLeakyReluGrad) X(kSigmoidGrad) X(kLogSigmoidGrad) X(kTanhGrad) X(kLogGrad)      \
   X(kSqrtGrad) X(kSquareGrad) X(kLogLoss)
 // clang-format on
@@ -160,10 +200,31 @@ Status Apply(Map map, uint64_t n, const float* x, const float* y, float a, float
   return Apply(map, {static_cast<int64_t>(n)}, x, one, y, one, a, b, out, stream);
 }
 
+Status ScaleWhole(Type type, uint64_t n, const void* x, int64_t a, int64_t b, void* out,
+                  Stream stream) {
+  switch (type) {
+    case Type::kInt32: return ScaleAs<int32_t>(n, x, a, b, out, stream);
+    case Type::kInt64: return ScaleAs<int64_t>(n, x, a, b, out, stream);
+    default: return Error(Code::kInvalidArgument, "scale of whole numbers of another type");
+  }
+}
+
 Status LogLossGrad(uint64_t n, const float* x, const float* label, const float* grad, float ignored,
                    float* out, Stream stream) {
   return LaunchForAll("log_loss_grad", static_cast<int64_t>(n),
                       LossGrad{x, label, grad, ignored, out}, stream);
+}
+
+Status Dropout(uint64_t n, const float* x, float rate, uint64_t seed, bool scaled, float* out,
+               uint8_t* mask, Stream stream) {
+  const Drops drops(rate, seed, 0);
+  return LaunchForAll("dropout", static_cast<int64_t>(n),
+                      Dropped{x, drops, scaled ? drops.scale : 1.0f, out, mask}, stream);
+}
+Status DropoutGrad(uint64_t n, const uint8_t* mask, const float* grad, float scale, float* out,
+                   Stream stream) {
+  return LaunchForAll("dropout_grad", static_cast<int64_t>(n), DroppedGrad{mask, grad, scale, out},
+                      stream);
 }
 
 Status Compare(Comparison comparison, Type type, const Sizes& sizes, const void* x,

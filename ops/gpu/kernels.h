@@ -31,10 +31,11 @@ Status CopyStrided(const Sizes& sizes, size_t element, const void* from, const S
 // value: (element) bytes on the host.
 Status FillWith(const void* value, size_t element, uint64_t n, void* to, Stream stream);
 Status Cast(Type from_type, const void* from, Type to_type, void* to, uint64_t n, Stream stream);
-// from (outer, rows, inner) -> to (outer, m, inner): to[o, i] = from[o, index[i]]; a row that is
-// out of range gives zeros.
+// from (outer, rows, inner) -> to (outer, m, inner): to[o, i] = from[o, index[i]]. A negative index
+// counts from the end. absent: (element) bytes on the host, the result of an index out of range.
 Status Gather(const void* from, size_t element, int64_t outer, int64_t rows, int64_t inner,
-              Type index_type, const void* index, int64_t m, void* to, Stream stream);
+              Type index_type, const void* index, int64_t m, const void* absent, void* to,
+              Stream stream);
 // The gradient of Gather, of float32: to[o, r] is the sum of the grad[o, i] with index[i] = r, in
 // the order of i.
 Status GatherGrad(const float* grad, int64_t outer, int64_t rows, int64_t inner, Type index_type,
@@ -61,7 +62,9 @@ enum class Map {
   kSubtract,
   kMultiply,
   kDivide,
-  kDivideNegated,   // -x / y
+  kDivideNegated,  // -x / y
+  kLeast,          // of NaN and a number: the number
+  kGreatest,
   kReluGrad,        // of the output x and its gradient y
   kLeakyReluGrad,   // of the input x and the gradient y of the output
   kSigmoidGrad,     // of the output x
@@ -79,9 +82,20 @@ Status Apply(Map map, const Sizes& sizes, const float* x, const Sizes& x_strides
 // The same for contiguous arrays of n.
 Status Apply(Map map, uint64_t n, const float* x, const float* y, float a, float b, float* out,
              Stream stream);
+// a x + b in whole numbers.
+Status ScaleWhole(Type type, uint64_t n, const void* x, int64_t a, int64_t b, void* out,
+                  Stream stream);
 // The gradient of kLogLoss: (sigmoid(x) - label) grad, 0 where the label is `ignored`.
 Status LogLossGrad(uint64_t n, const float* x, const float* label, const float* grad, float ignored,
                    float* out, Stream stream);
+
+// As in base/drops.h, with layer 0. mask: 1 for the elements that are kept. scaled: whether these
+// are divided by 1 - rate.
+Status Dropout(uint64_t n, const float* x, float rate, uint64_t seed, bool scaled, float* out,
+               uint8_t* mask, Stream stream);
+// grad times scale where the mask is not 0.
+Status DropoutGrad(uint64_t n, const uint8_t* mask, const float* grad, float scale, float* out,
+                   Stream stream);
 
 enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 // out: bool, contiguous. x and y have the same type.

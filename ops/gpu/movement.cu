@@ -29,34 +29,44 @@ struct Converted {
   PBX_HOST_DEVICE void operator()(int64_t i) const { to[i] = static_cast<To>(from[i]); }
 };
 
+PBX_HOST_DEVICE inline int64_t RowOf(int64_t index, int64_t rows) {
+  return index < 0 ? index + rows : index;
+}
+
 template <typename T, typename Index>
 struct Gathered {
   const T* from;
   int64_t rows, inner;
   const Index* index;
   int64_t m;
+  T absent;
   T* to;
   PBX_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t c = i % inner, k = i / inner % m, o = i / inner / m;
-    const auto row = static_cast<int64_t>(index[k]);
-    to[i] = row >= 0 && row < rows ? from[(o * rows + row) * inner + c] : T{};
+    const int64_t row = RowOf(index[k], rows);
+    to[i] = row >= 0 && row < rows ? from[(o * rows + row) * inner + c] : absent;
   }
 };
 
+constexpr int64_t kSpans = 1024;
+
+// Each thread adds up a column of `span` neighbouring rows. It reads all indices.
 template <typename Index>
 struct Scattered {
   const float* grad;
   int64_t rows, inner;
   const Index* index;
-  int64_t m;
+  int64_t m, span, spans;
   float* to;
   PBX_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t c = i % inner, row = i / inner % rows, o = i / inner / rows;
-    float sum = 0;
+    const int64_t c = i % inner, first = i / inner % spans * span, o = i / inner / spans;
+    const int64_t end = first + span < rows ? first + span : rows;
+    float* const sums = to + o * rows * inner + c;
+    for (int64_t row = first; row < end; ++row) sums[row * inner] = 0;
     for (int64_t k = 0; k < m; ++k) {
-      if (static_cast<int64_t>(index[k]) == row) sum += grad[(o * m + k) * inner + c];
+      const int64_t row = RowOf(index[k], rows);
+      if (row >= first && row < end) sums[row * inner] += grad[(o * m + k) * inner + c];
     }
-    to[i] = sum;
   }
 };
 
@@ -137,14 +147,19 @@ Status Cast(Type from_type, const void* from, Type to_type, void* to, uint64_t n
 }
 
 Status Gather(const void* from, size_t element, int64_t outer, int64_t rows, int64_t inner,
-              Type index_type, const void* index, int64_t m, void* to, Stream stream) {
+              Type index_type, const void* index, int64_t m, const void* absent, void* to,
+              Stream stream) {
   return WithElement(element, [&](auto value) {
     using T = decltype(value);
     return WithIndex(index_type, [&](auto of) {
       using Index = decltype(of);
-      const Gathered<T, Index> gathered{
-          static_cast<const T*>(from),      rows, inner,
-          static_cast<const Index*>(index), m,    static_cast<T*>(to)};
+      const Gathered<T, Index> gathered{static_cast<const T*>(from),
+                                        rows,
+                                        inner,
+                                        static_cast<const Index*>(index),
+                                        m,
+                                        *static_cast<const T*>(absent),
+                                        static_cast<T*>(to)};
       return LaunchForAll("gather", outer * m * inner, gathered, stream);
     });
   });
@@ -154,8 +169,11 @@ Status GatherGrad(const float* grad, int64_t outer, int64_t rows, int64_t inner,
                   const void* index, int64_t m, float* to, Stream stream) {
   return WithIndex(index_type, [&](auto of) {
     using Index = decltype(of);
-    const Scattered<Index> scattered{grad, rows, inner, static_cast<const Index*>(index), m, to};
-    return LaunchForAll("gather_grad", outer * rows * inner, scattered, stream);
+    const int64_t span = (rows + kSpans - 1) / kSpans;
+    const int64_t spans = span == 0 ? 0 : (rows + span - 1) / span;
+    const Scattered<Index> scattered{grad, rows, inner, static_cast<const Index*>(index), m, span,
+                                     spans, to};
+    return LaunchForAll("gather_grad", outer * spans * inner, scattered, stream);
   });
 }
 

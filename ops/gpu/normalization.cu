@@ -13,6 +13,7 @@ struct SoftmaxOf {
   float* out;
   PBX_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t at = i / inner * n * inner + i % inner;
+    if (n == 0) return;
     float most = x[at];
     for (int64_t k = 1; k < n; ++k) most = x[at + k * inner] > most ? x[at + k * inner] : most;
     float sum = 0;

@@ -34,6 +34,15 @@ struct Strips {
   }
 };
 
+// The strides of a product, from the arguments of cuBLAS. So the tests without a GPU check them.
+Product AsCublasReads(Product product, const Gemm& gemm) {
+  product.y_row = gemm.y.transposed ? 1 : gemm.y.leading;
+  product.y_column = gemm.y.transposed ? gemm.y.leading : 1;
+  product.x_row = gemm.x.transposed ? 1 : gemm.x.leading;
+  product.x_column = gemm.x.transposed ? gemm.x.leading : 1;
+  return product;
+}
+
 struct Contracted {
   Walk<2> kept, summed;
   int64_t summed_count;
@@ -60,10 +69,12 @@ Sizes Part(const Sizes& of, size_t first, size_t end) {
 
 Status Multiply(const Product& product, const float* x, const float* y, float* out, Stream stream) {
   if (product.batch * product.rows * product.columns == 0) return Status::Ok();
-  if (HasCublas()) return MultiplyByCublas(product, x, y, out, stream);
+  Gemm gemm;
+  PBX_RETURN_IF_ERROR(GemmOf(product, &gemm));
+  if (HasCublas()) return MultiplyByCublas(product, gemm, x, y, out, stream);
   const int64_t strips = (product.columns + kStrip - 1) / kStrip;
   return LaunchForAll("multiply", product.batch * product.rows * strips,
-                      Strips{product, x, y, out, strips}, stream);
+                      Strips{AsCublasReads(product, gemm), x, y, out, strips}, stream);
 }
 
 Status Contract(const Sizes& sizes, size_t kept, const float* x, const Sizes& x_strides,

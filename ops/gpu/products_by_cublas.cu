@@ -1,5 +1,8 @@
 #include "gpu/products_by_cublas.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #ifdef __CUDACC__
 #include <dlfcn.h>
 
@@ -8,6 +11,45 @@
 #endif
 
 namespace pbx::gpu {
+namespace {
+
+// A matrix of these strides.
+Status SideOf(int64_t rows, int64_t columns, int64_t row, int64_t column, GemmSide* side) {
+  int64_t leading = 0;
+  if ((column == 1 || columns <= 1) && (row >= columns || rows <= 1)) {
+    *side = {false, 1};
+    leading = std::max<int64_t>({rows <= 1 ? 1 : row, columns, 1});
+  } else if ((row == 1 || rows <= 1) && (column >= rows || columns <= 1)) {
+    *side = {true, 1};
+    leading = std::max<int64_t>({columns <= 1 ? 1 : column, rows, 1});
+  }
+  if (leading < 1 || leading > INT32_MAX) {
+    return Error(Code::kInvalidArgument,
+                 "a product of a matrix (%lld, %lld) with strides %lld, %lld",
+                 static_cast<long long>(rows), static_cast<long long>(columns),
+                 static_cast<long long>(row), static_cast<long long>(column));
+  }
+  side->leading = static_cast<int>(leading);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status GemmOf(const Product& product, Gemm* gemm) {
+  const int64_t sizes[] = {product.rows, product.columns, product.summed, product.batch};
+  int* const to[] = {&gemm->rows, &gemm->columns, &gemm->summed, &gemm->batch};
+  for (int k = 0; k < 4; ++k) {
+    if (sizes[k] > INT32_MAX) {
+      return Error(Code::kInvalidArgument,
+                   "a product with a size of %lld, expected at most 2^31 - 1",
+                   static_cast<long long>(sizes[k]));
+    }
+    *to[k] = static_cast<int>(sizes[k]);
+  }
+  PBX_RETURN_IF_ERROR(
+      SideOf(product.rows, product.summed, product.x_row, product.x_column, &gemm->x));
+  return SideOf(product.summed, product.columns, product.y_row, product.y_column, &gemm->y);
+}
 
 #ifdef __CUDACC__
 
@@ -62,21 +104,14 @@ Status CublasStatus(int code, const char* what) {
   return Error(Code::kIOError, "cuBLAS: %s failed with code %d", what, code);
 }
 
-// A matrix whose rows or columns are contiguous, as an argument of a column-major product.
-struct Side {
-  int operation, leading;
-};
-Side SideOf(int64_t row, int64_t column) {
-  if (column == 1) return {kNone, static_cast<int>(row)};
-  return {kTransposed, static_cast<int>(column)};
-}
+int OperationOf(const GemmSide& side) { return side.transposed ? kTransposed : kNone; }
 
 }  // namespace
 
 bool HasCublas() { return Cublas::Get().loaded; }
 
-Status MultiplyByCublas(const Product& of, const float* x, const float* y, float* out,
-                        Stream stream) {
+Status MultiplyByCublas(const Product& of, const Gemm& gemm, const float* x, const float* y,
+                        float* out, Stream stream) {
   static std::mutex mutex;  // a handle serves one thread at a time
   static Handle handle = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -86,21 +121,18 @@ Status MultiplyByCublas(const Product& of, const float* x, const float* y, float
     PBX_RETURN_IF_ERROR(CublasStatus(cublas.set_math(handle, kPedantic), "cublasSetMathMode"));
   }
   PBX_RETURN_IF_ERROR(CublasStatus(cublas.set_stream(handle, stream), "cublasSetStream"));
-  // cuBLAS is column-major: it computes the transposed product, of y and x in this order.
-  const Side left = SideOf(of.y_row, of.y_column), right = SideOf(of.x_row, of.x_column);
   const float one = 1, zero = 0;
-  const int rows = static_cast<int>(of.rows), columns = static_cast<int>(of.columns);
-  return CublasStatus(cublas.gemm(handle, left.operation, right.operation, columns, rows,
-                                  static_cast<int>(of.summed), &one, y, left.leading, of.y_batch, x,
-                                  right.leading, of.x_batch, &zero, out, columns,
-                                  of.rows * of.columns, static_cast<int>(of.batch)),
-                      "cublasSgemmStridedBatched");
+  return CublasStatus(
+      cublas.gemm(handle, OperationOf(gemm.y), OperationOf(gemm.x), gemm.columns, gemm.rows,
+                  gemm.summed, &one, y, gemm.y.leading, of.y_batch, x, gemm.x.leading, of.x_batch,
+                  &zero, out, gemm.columns, of.rows * of.columns, gemm.batch),
+      "cublasSgemmStridedBatched");
 }
 
 #else
 
 bool HasCublas() { return false; }
-Status MultiplyByCublas(const Product&, const float*, const float*, float*, Stream) {
+Status MultiplyByCublas(const Product&, const Gemm&, const float*, const float*, float*, Stream) {
   return Error(Code::kFailedPrecondition, "the host build has no cuBLAS");
 }
 

@@ -4,11 +4,12 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "cuda/for_all.h"
 #include "gpu/kernels.h"
 
 namespace pbx::gpu {
 
-constexpr int kTile = hbm::kThreads * 4;  // elements of a block
+using hbm::LaunchForAll;
 
 // The places of element i in kArrays arrays.
 template <int kArrays>
@@ -46,24 +47,6 @@ Status MakeWalk(const Sizes& sizes, const Sizes* const (&strides)[kArrays], Walk
   }
   walk->rank = rank;
   return Status::Ok();
-}
-
-// Calls f(i) for all i < n, on the device. F: callable there.
-template <class F>
-struct ForAll {
-  F f;
-  int64_t n;
-  PBX_HOST_DEVICE void operator()(const hbm::Block& block, int64_t tile) const {
-    const int64_t first = tile * kTile;
-    const int count = static_cast<int>(n - first < kTile ? n - first : kTile);
-    block.ForEach(count, [&](int k) { f(first + k); });
-  }
-};
-
-template <class F>
-Status LaunchForAll(const char* what, int64_t n, const F& f, Stream stream) {
-  return hbm::Launch(what, ForAll<F>{f, n}, hbm::TilesOf(static_cast<uint64_t>(n), kTile), 0,
-                     stream);
 }
 
 }  // namespace pbx::gpu

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <type_traits>
 
 #include "paddle/gpu/tensors.h"
 
@@ -43,6 +44,8 @@ PBX_COMBINATION(Add, Map::kAdd)
 PBX_COMBINATION(Subtract, Map::kSubtract)
 PBX_COMBINATION(Times, Map::kMultiply)
 PBX_COMBINATION(Divide, Map::kDivide)
+PBX_COMBINATION(Least, Map::kLeast)
+PBX_COMBINATION(Greatest, Map::kGreatest)
 
 // Sums gradients (sizes) over the axes along which an operand of these strides was broadcast.
 void SumBroadcast(const CustomContext& context, const float* from, const Sizes& sizes,
@@ -155,8 +158,14 @@ void LeakyReluGrad(const Context& context, const DenseTensor& x, const DenseTens
 template <typename T, typename Context>
 void Scale(const Context& context, const DenseTensor& x, const Scalar& scale, const Scalar& bias,
            bool bias_after_scale, DenseTensor* out) {
-  ApplyTo(context, bias_after_scale ? Map::kScale : Map::kScaleOfSum, x, nullptr, scale.to<float>(),
-          bias.to<float>(), out);
+  if constexpr (std::is_same_v<T, float>) {
+    ApplyTo(context, bias_after_scale ? Map::kScale : Map::kScaleOfSum, x, nullptr,
+            scale.to<float>(), bias.to<float>(), out);
+  } else {
+    const auto a = scale.to<int64_t>(), b = bias.to<int64_t>();
+    Check(ScaleWhole(TypeOf(x.dtype()), CountOf(x), In<T>(x), a, bias_after_scale ? b : a * b,
+                     Out<T>(context, out), StreamOf(context)));
+  }
 }
 
 template <typename T, typename Context>
@@ -302,7 +311,7 @@ void MultiplyMatrices(const CustomContext& context, const Matrix& x, const Matri
     return Check(Multiply(product, x.data, y.data, out, stream));
   }
   if (x.batch() == y.batch() || x_count == 1 || y_count == 1) {
-    product.batch = std::max(x_count, y_count);
+    product.batch = x_count == 1 ? y_count : x_count;
     product.x_batch = x_count == 1 ? 0 : of_x;
     product.y_batch = y_count == 1 ? 0 : of_y;
     return Check(Multiply(product, x.data, y.data, out, stream));
@@ -482,6 +491,8 @@ PBX_REGISTER(add, Add, float)
 PBX_REGISTER(subtract, Subtract, float)
 PBX_REGISTER(multiply, Times, float)
 PBX_REGISTER(divide, Divide, float)
+PBX_REGISTER(fmin, Least, float)
+PBX_REGISTER(fmax, Greatest, float)
 PBX_REGISTER(add_grad, AddGrad, float)
 PBX_REGISTER(subtract_grad, SubtractGrad, float)
 PBX_REGISTER(multiply_grad, MultiplyGrad, float)
@@ -505,7 +516,7 @@ PBX_REGISTER(square, Square, float)
 PBX_REGISTER(square_grad, SquareGrad, float)
 PBX_REGISTER(leaky_relu, LeakyRelu, float)
 PBX_REGISTER(leaky_relu_grad, LeakyReluGrad, float)
-PBX_REGISTER(scale, Scale, float)
+PBX_REGISTER(scale, Scale, int, int64_t, float)
 PBX_REGISTER(sigmoid_cross_entropy_with_logits, LogLoss, float)
 PBX_REGISTER(sigmoid_cross_entropy_with_logits_grad, GradOfLogLoss, float)
 PBX_REGISTER(equal, Equal, bool, int, int64_t, float)

@@ -1,5 +1,6 @@
 // Kernels that make, copy and rearrange arrays.
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -340,9 +341,11 @@ void GatherRows(const Context& context, const DenseTensor& x, const DenseTensor&
       type == Type::kInt32 ? static_cast<const void*>(In<int>(index)) : In<int64_t>(index);
   Sizes gathered = sizes;
   gathered[at] = index.numel();
+  if (index.dims().size() == 0) gathered.erase(gathered.begin() + static_cast<int64_t>(at));
+  const T absent = std::numeric_limits<T>::quiet_NaN();  // 0 in an integer
   out->Resize(common::make_ddim(gathered));  // the axis was not known before, if it is a tensor
   Check(Gather(In<T>(x), sizeof(T), CountBetween(sizes, 0, at), sizes[at],
-               CountBetween(sizes, at + 1, sizes.size()), type, rows, index.numel(),
+               CountBetween(sizes, at + 1, sizes.size()), type, rows, index.numel(), &absent,
                Out<T>(context, out), StreamOf(context)));
 }
 template <typename T, typename Context>

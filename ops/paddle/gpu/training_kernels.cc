@@ -1,4 +1,6 @@
-// Kernels of normalizations and of optimizers.
+// Kernels of normalizations, of dropout and of optimizers.
+#include <limits>
+#include <random>
 #include <string>
 
 #include "paddle/gpu/tensors.h"
@@ -142,6 +144,54 @@ void NormalizeBatchGrad(const Context& context, const DenseTensor& x, const Opti
                       stream));
 }
 
+// ---- Dropout.
+
+// The seed of a call: `fixed`, or drawn on the host by Paddle's generator, so that a pass that is
+// trained again drops the same elements.
+uint64_t SeedOf(const CustomContext& context, bool fixed, int seed) {
+  if (fixed) return static_cast<uint64_t>(seed);
+  std::uniform_int_distribution<int64_t> seeds(0, std::numeric_limits<int32_t>::max() - 1);
+  return static_cast<uint64_t>(seeds(*context.GetHostGenerator()->GetCPUEngine()));
+}
+
+float RateOf(const char* op, const Scalar& p) {
+  const float rate = p.to<float>();
+  if (!(rate >= 0 && rate < 1)) Refuse(op, "a probability that is not in [0, 1)");
+  return rate;
+}
+
+template <typename T, typename Context>
+void DropElements(const Context& context, const DenseTensor& x, const Optional& seed_tensor,
+                  const Scalar& p, bool is_test, const std::string& mode, int seed, bool fixed,
+                  DenseTensor* out, DenseTensor* mask) {
+  if (seed_tensor) Refuse("dropout", "a seed that is a tensor");
+  const float rate = RateOf("dropout", p);
+  const bool scaled = mode == "upscale_in_train";
+  const Stream stream = StreamOf(context);
+  float* const to = Out<float>(context, out);
+  if (is_test) {
+    const float factor = scaled ? 1.0f : 1.0f - rate;
+    return Check(Apply(Map::kScale, CountOf(x), In<float>(x), nullptr, factor, 0, to, stream));
+  }
+  Check(Dropout(CountOf(x), In<float>(x), rate, SeedOf(context, fixed, seed), scaled, to,
+                Out<uint8_t>(context, mask), stream));
+}
+template <typename T, typename Context>
+void DropElementsGrad(const Context& context, const DenseTensor& mask, const DenseTensor& dout,
+                      const Scalar& p, bool is_test, const std::string& mode, DenseTensor* dx) {
+  const float rate = RateOf("dropout_grad", p);
+  const bool scaled = mode == "upscale_in_train";
+  const float* const from = In<float>(dout);
+  float* const to = Out<float>(context, dx);
+  if (is_test) {
+    const float factor = scaled ? 1.0f : 1.0f - rate;
+    return Check(
+        Apply(Map::kScale, CountOf(dout), from, nullptr, factor, 0, to, StreamOf(context)));
+  }
+  const float scale = scaled ? 1.0f / (1.0f - rate) : 1.0f;
+  Check(DropoutGrad(CountOf(dout), In<uint8_t>(mask), from, scale, to, StreamOf(context)));
+}
+
 // ---- Optimizers. They update in place.
 
 void RefuseOptions(const char* op, const Optional& skip, bool multi_precision, bool amsgrad) {
@@ -228,6 +278,8 @@ PBX_REGISTER(layer_norm, NormalizeLayer, float)
 PBX_REGISTER(layer_norm_grad, NormalizeLayerGrad, float)
 PBX_REGISTER(batch_norm, NormalizeBatch, float)
 PBX_REGISTER(batch_norm_grad, NormalizeBatchGrad, float)
+PBX_REGISTER(dropout, DropElements, float)
+PBX_REGISTER(dropout_grad, DropElementsGrad, float)
 PBX_REGISTER(adam, AdamKernel, float)
 PBX_REGISTER(adamw, AdamWKernel, float)
 PBX_REGISTER(sgd, SgdKernel, float)
