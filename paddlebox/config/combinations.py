@@ -178,7 +178,6 @@ EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
     (_click_prior, _more_tables, _CLICKS),
     (_click_prior, _sequences, _CLICKS),
     (_click_prior, _negatives, _CLICKS),
-    (_click_prior, _gpu, _HOST),
     (_click_prior, _partial, "a pass that goes on has counted part of its instances already"),
     (_plateau, _gpu, _HOST),
     (_decay, _gpu, _HOST),
