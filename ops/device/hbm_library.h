@@ -1,16 +1,21 @@
-// The functions of cuda/hbm.h that this layer calls: those that are linked with it, or those of
+// The functions of cuda/hbm.h that this layer calls, and those of cuda/dense.h, for operators: those that are linked with it, or those of
 // libpaddlebox_gpu.so, the device of the stock Paddle wheel (docs/gpu.md).
 #pragma once
 
 #include <string>
 
 #include "base/status.h"
+#include "cuda/dense.h"
 #include "cuda/hbm.h"
 
 namespace pbx {
 
 // clang-format off
 #define PBX_HBM_FUNCTIONS(X)                                                                      \
+  X(attention_backward) X(attention_forward) X(attention_room) X(jagged_count) X(jagged_offsets)  \
+  X(jagged_pack) X(jagged_places) X(jagged_repeat) X(jagged_softmax) X(jagged_softmax_backward)   \
+  X(jagged_sum) X(jagged_unpack) X(multiply) X(norm_backward) X(norm_forward) X(norm_room)        \
+  X(norm_update) X(ranks_backward) X(ranks_forward)                                               \
   X(backend) X(begin) X(begin_batch) X(carry) X(changed) X(close) X(close_staging) X(copy_rows)   \
   X(count) X(drop) X(error) X(expect) X(find) X(free_pinned) X(get_rows) X(malloc_pinned)         \
   X(merge) X(open) X(open_staging) X(peek) X(plan) X(plan_room) X(pull) X(pull_extended)          \

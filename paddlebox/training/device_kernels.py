@@ -20,10 +20,13 @@ paddle = ops.paddle
 
 #: Operators that compute no tensor: inputs, outputs and shapes of a program.
 HOST = {"data", "fetch", "full_int_array", "shadow_output"}
-#: The project's operators that work on the rows of a device.
+#: The project's operators that compute on a device.
 OWN = {
     *("pull_box_sparse", "pull_box_extended_sparse", "push_box_sparse"),
     *("fused_pull_seqpool_cvm", "fused_pull_seqpool_cvm_concat"),
+    *("box_data_norm", "box_data_norm_update", "box_batch_fc", "box_rank_attention"),
+    *("box_jagged_attention", "box_jagged_offsets", "box_jagged_pack", "box_jagged_places"),
+    *("box_jagged_repeat", "box_jagged_softmax", "box_jagged_sum", "box_jagged_unpack"),
 }
 #: Operators whose kernel is chosen by the dtype of the result. Others: by that of the first input.
 MAKERS = {"full", "full_like", "assign_value", "uniform", "gaussian", "randint", "arange"}
@@ -76,7 +79,9 @@ def _dtype(op: Any) -> str:
         if of_list is not None:
             value = value.get_defining_op().operands_source()[0]
         if value.is_dense_tensor_type() and value.get_defining_op().name() != "pd_op.full_int_array":
-            return str(value.dtype).rpartition(".")[2].lower()
+            dtype = str(value.dtype).rpartition(".")[2].lower()
+            if dtype != "uint8":  # the mask of dropout
+                return dtype
     return ""
 
 

@@ -23,7 +23,6 @@ from paddlebox.models import create_model
 from paddlebox.models.custom import custom_logits, described
 from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
-from paddlebox.nn.rows import use_padding
 from paddlebox.store.options import DEVICE, gpu_number, host_is_device, is_plugged_in
 from paddlebox.training.dense_products import dense_products
 
@@ -146,7 +145,7 @@ def dense_width(config: Config, slots: Slots) -> int:
 
 def create_model_of(config: Config, slots: Slots) -> Any:
     """Build the zoo model of a config as a `paddle.nn.Layer`. Raises: ConfigError as `create_model`
-    and `dense_products`, or if the model has no operators for the GPU of `hbm.place`."""
+    and `dense_products`."""
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
         TableSlots(table_of_slot.count(number), table.embedx_dim, table.name, len(table.counts))
@@ -165,20 +164,7 @@ def create_model_of(config: Config, slots: Slots) -> Any:
         counts=len(config.table.counts),
     )
     use_products(model, dense_products(config).products)
-    if _runs_on_gpu(config):
-        _compute_on_gpu(config, model)
     return model
-
-
-def _compute_on_gpu(config: Config, model: Any) -> None:
-    """Make a model compute with Paddle's operators: those over rows of sequences have no GPU
-    kernels. Raises: ConfigError if it cannot."""
-    if config.model.reads_sequences:
-        raise ConfigError(
-            f"model.type {config.model.type.value} without history has no operators for a GPU, "
-            "found hbm.place: gpu: set hbm.place: host, or choose another model"
-        )
-    use_padding(model)
 
 
 def no_towers(config: Config) -> ConfigError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -12,18 +13,22 @@ from tests.support.processes import ROOT
 
 
 @pytest.fixture(scope="session")
-def device() -> dict[str, str]:
-    """The environment of programs whose `hbm.place: gpu` is that device."""
-    folder = ROOT / "build/gpu"
-    folder.mkdir(parents=True, exist_ok=True)
+def paddle_folder() -> Path:
     spec = find_spec("paddle")
     assert spec is not None
     assert spec.submodule_search_locations
-    paddle = f"PADDLE={spec.submodule_search_locations[0]}"
+    return Path(spec.submodule_search_locations[0])
+
+
+@pytest.fixture(scope="session")
+def device(paddle_folder: Path) -> dict[str, str]:
+    """The environment of programs whose `hbm.place: gpu` is that device."""
+    folder = ROOT / "build/gpu"
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
-            ["make", "-C", "ops/gpu", "-j2", "host", paddle],
+            ["make", "-C", "ops/gpu", "-j2", "host", f"PADDLE={paddle_folder}"],
             cwd=ROOT,
             capture_output=True,
             text=True,

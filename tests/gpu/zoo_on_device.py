@@ -1,6 +1,7 @@
 """Steps models of the zoo where PLACE says and prints, of each by name, its losses, the logits of
 an evaluation, and the SHA-256 of its rows and dense state:
 python zoo_on_device.py PLACE PROGRAM MODELS STEPS, MODELS being {name: a section `model`} as JSON.
+A section may also have `optimizer`, its type.
 
 The dense parameters start from the same numbers everywhere, by order of name.
 """
@@ -14,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
+from pydantic import TypeAdapter
+
+from paddlebox.config import AnyModelConfig, Config, Slots
+from paddlebox.config.fields import click_slots
 from paddlebox.launch import cpu
 from tests.support.configs import make_config, make_slots
 
@@ -27,13 +31,20 @@ _NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "poole
 
 
 def config_of(model: dict[str, Any]) -> Config:
-    return make_config(
-        model=model,
+    model = {**model}
+    optimizer = model.pop("optimizer", "adam")
+    joined = model["type"] == "rank_attention"  # which a config has only in phases
+    config = make_config(
+        model={"type": "dnn"} if joined else model,
+        data={"sequences": {"user": "user" if "max_length" in model else ""}},
         table={"embedx_dim": 4, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.1}},
         trainer={"program": program, "dense_dtype": "float32"},
-        optimizer={"learning_rate": 0.02},
+        optimizer={"type": optimizer, "learning_rate": 0.02},
         hbm={"place": place},
     )
+    if not joined:
+        return config
+    return config.model_copy(update={"model": TypeAdapter(AnyModelConfig).validate_python(model)})
 
 
 cpu.apply(config_of(next(iter(models.values()))).trainer.program, 1)
@@ -44,7 +55,7 @@ from paddlebox.training.runner import build_runner  # noqa: E402
 
 
 def slots_of(model: dict[str, Any]) -> Slots:
-    if "history" not in model and "user" not in model and "tower" not in model:
+    if not {"history", "user", "tower", "max_length"} & {*model}:
         sparse = {f"s{number}": "sparse" for number in range(SLOTS)}
         return make_slots(click="label", dense={"type": "dense", "dim": 3}, **sparse)
     return make_slots(
@@ -54,6 +65,29 @@ def slots_of(model: dict[str, Any]) -> Slots:
         history={"max_length": LENGTH},
         item="sparse",
     )
+
+
+def of_users(random: np.random.Generator) -> dict[str, np.ndarray]:
+    """The inputs of the sequences of 5 users, some of whom may have no instance."""
+    cuts = np.sort(random.choice(BATCH + 1, 4))
+    return {
+        "box_seq_offsets": np.concatenate([[0], cuts, [BATCH]]).astype(np.int32),
+        "box_seq_time": np.sort(random.integers(0, 9999, (BATCH, 1)), axis=0),
+        "box_seq_position": np.zeros((BATCH, 1), np.int32),
+        "box_train_mask": np.ones((BATCH, 1), np.float32),
+    }
+
+
+def of_pages() -> dict[str, np.ndarray]:
+    """Ranks on pages of three instances, of which the first one has no rank."""
+    ranks = np.full((BATCH, 7), -1, np.int32)
+    for row in range(BATCH):
+        if row % 3 == 0:
+            continue
+        ranks[row, 0] = row % 3
+        for other in range(row - row % 3 + 1, min(row - row % 3 + 3, BATCH)):
+            ranks[row, other % 3 * 2 - 1 : other % 3 * 2 + 1] = other % 3, other
+    return {"box_rank_offset": ranks}
 
 
 def feed_of(
@@ -69,8 +103,14 @@ def feed_of(
     if positions.any:
         offsets, behind = positions.part(offsets)
         dense = np.concatenate([dense, behind], axis=1)
+    if priors := len(click_slots(config.model, slots)):
+        clicks = random.random((BATCH, priors)).astype(np.float32)
+        dense = np.concatenate([dense, clicks + 5.0, clicks], axis=1)
     click = label[:, :1]
+    more = of_users(random) if config.model.reads_sequences else {}
+    more |= of_pages() if config.model.page_views else {}
     return {
+        **more,
         "box_ids": ids,
         "box_offsets": offsets,
         "box_show_click": np.concatenate([np.ones_like(click), click], axis=1),

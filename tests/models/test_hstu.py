@@ -300,20 +300,6 @@ def test_keys_of_sequences_are_for_sequences() -> None:
             make_config(model=model)
 
 
-@pytest.mark.parametrize("model", ["hstu", "bst", "din"])
-def test_a_gpu_computes_with_paddles_operators(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    """The operators over rows have no GPU kernels."""
-    slots = make_slots(click="label", user="sparse", history={"max_length": 2}, item="sparse")
-    monkeypatch.setattr(program, "host_is_device", lambda: False)
-    history = {"type": model, "history": {"history": "item"}}
-    made = program.create_model_of(make_config(model=history, hbm={"place": "gpu"}), slots)
-    assert made.parts.padded
-    assert not program.create_model_of(make_config(model=history), slots).parts.padded
-    with pytest.raises(ConfigError, match=r"hstu without history has no operators for a GPU"):
-        users = make_config(data=OF_USERS, model=MODEL, hbm={"place": "gpu"})
-        program.create_model_of(users, slots)
-
-
 @pytest.mark.parametrize("reversed_", [False, True])
 def test_rows_with_and_without_padding_attend_to_the_same(reversed_: bool) -> None:
     paddle.disable_static()

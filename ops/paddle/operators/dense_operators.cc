@@ -1,6 +1,8 @@
 // Operators without a table. Paddle registers them only for GPUs, or no longer has them. Their
 // names start with box_, because an operator of Paddle cannot be registered again. Each kernel
 // checks dtype and shape, then calls one function of ops/dense.
+#include "paddle/operators/place.h"  // first: see there
+
 #include <utility>
 
 #include "dense/batch_fc.h"
@@ -26,6 +28,12 @@ Status ExpectRank(const Tensor& tensor, const char* name, size_t rank, const cha
 
 Status ExpectFloats(const Tensor& tensor, const char* name, const Shape& shape) {
   PBX_RETURN_IF_ERROR(Expect(tensor, name, DataType::FLOAT32));
+  return ExpectShape(tensor, name, shape);
+}
+// first: see ExpectBeside.
+Status ExpectFloats(const Tensor& first, const Tensor& tensor, const char* name,
+                    const Shape& shape) {
+  PBX_RETURN_IF_ERROR(ExpectBeside(first, tensor, name, DataType::FLOAT32));
   return ExpectShape(tensor, name, shape);
 }
 
@@ -161,7 +169,7 @@ using FusedSeqpoolCvm =
 // X (N, C); BatchSize, BatchSum, BatchSquareSum (C), ScaleW, Bias (C)
 
 Status CheckDataNorm(const Tensor& x, int slot_dim, DataNorm* norm) {
-  PBX_RETURN_IF_ERROR(Expect(x, "X", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectBeside(x, x, "X", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectRank(x, "X", 2, "(N, C)"));
   const int64_t columns = x.shape()[1];
   if (slot_dim > 0 && columns % slot_dim != 0) {
@@ -175,22 +183,44 @@ Status CheckDataNorm(const Tensor& x, int slot_dim, DataNorm* norm) {
   return Status::Ok();
 }
 
-Status CheckSums(const Tensor& size, const Tensor& sum, const Tensor& square_sum, int64_t columns,
+Status CheckSums(const Tensor& x, const Tensor& size, const Tensor& sum, const Tensor& square_sum,
                  DataNormSums* sums) {
-  PBX_RETURN_IF_ERROR(ExpectFloats(size, "BatchSize", {columns}));
-  PBX_RETURN_IF_ERROR(ExpectFloats(sum, "BatchSum", {columns}));
-  PBX_RETURN_IF_ERROR(ExpectFloats(square_sum, "BatchSquareSum", {columns}));
+  const Shape columns{x.shape()[1]};
+  PBX_RETURN_IF_ERROR(ExpectFloats(x, size, "BatchSize", columns));
+  PBX_RETURN_IF_ERROR(ExpectFloats(x, sum, "BatchSum", columns));
+  PBX_RETURN_IF_ERROR(ExpectFloats(x, square_sum, "BatchSquareSum", columns));
   *sums = {size.data<float>(), sum.data<float>(), square_sum.data<float>()};
   return Status::Ok();
 }
 
-Status CheckScaleAndShift(const Tensor& scale_w, const Tensor& bias, int64_t columns,
+Status CheckScaleAndShift(const Tensor& x, const Tensor& scale_w, const Tensor& bias,
                           DataNorm* norm) {
-  PBX_RETURN_IF_ERROR(ExpectFloats(scale_w, "ScaleW", {columns}));
-  PBX_RETURN_IF_ERROR(ExpectFloats(bias, "Bias", {columns}));
+  PBX_RETURN_IF_ERROR(ExpectFloats(x, scale_w, "ScaleW", {x.shape()[1]}));
+  PBX_RETURN_IF_ERROR(ExpectFloats(x, bias, "Bias", {x.shape()[1]}));
   norm->scale_w = scale_w.data<float>();
   norm->bias = bias.data<float>();
   return Status::Ok();
+}
+
+pbx_hbm_norm OnGpu(const DataNorm& norm, const DataNormSums& sums) {
+  pbx_hbm_norm of{};
+  of.instances = static_cast<int64_t>(norm.instances);
+  of.columns = static_cast<int64_t>(norm.columns);
+  of.slot_dim = static_cast<int64_t>(norm.slot_dim);
+  of.epsilon = norm.epsilon;
+  of.decay = norm.decay;
+  of.scale_w = norm.scale_w;
+  of.bias = norm.bias;
+  of.size = sums.size;
+  of.sum = sums.sum;
+  of.square_sum = sums.square_sum;
+  return of;
+}
+
+// Memory for the sums of a call on the GPU.
+Tensor RoomOf(const pbx_hbm_norm& norm, const Tensor& x) {
+  const auto doubles = static_cast<int64_t>(Hbm().norm_room(norm.instances, norm.columns));
+  return paddle::empty({doubles}, DataType::FLOAT64, x.place());
 }
 
 std::vector<Tensor> NormForward(const Tensor& x, const Tensor& size, const Tensor& sum,
@@ -201,11 +231,17 @@ std::vector<Tensor> NormForward(const Tensor& x, const Tensor& size, const Tenso
     DataNorm norm;
     DataNormSums sums;
     PBX_RETURN_IF_ERROR(CheckDataNorm(x, slot_dim, &norm));
-    PBX_RETURN_IF_ERROR(CheckSums(size, sum, square_sum, x.shape()[1], &sums));
-    PBX_RETURN_IF_ERROR(CheckScaleAndShift(scale_w, bias, x.shape()[1], &norm));
+    PBX_RETURN_IF_ERROR(CheckSums(x, size, sum, square_sum, &sums));
+    PBX_RETURN_IF_ERROR(CheckScaleAndShift(x, scale_w, bias, &norm));
     y = Empty(x.shape(), x);
     means = Empty(size.shape(), x);
     scales = Empty(size.shape(), x);
+    if (IsOnGpu(x)) {
+      const pbx_hbm_norm on_gpu = OnGpu(norm, sums);
+      return StatusOf(Hbm().norm_forward(&on_gpu, x.data<float>(), y.data<float>(),
+                                         means.data<float>(), scales.data<float>(), StreamOf(x)),
+                      "data_norm");
+    }
     DataNormForward(norm, sums, x.data<float>(), y.data<float>(), means.data<float>(),
                     scales.data<float>());
     return Status::Ok();
@@ -221,13 +257,22 @@ std::vector<Tensor> NormBackward(const Tensor& x, const Tensor& scale_w, const T
     DataNorm norm;
     PBX_RETURN_IF_ERROR(CheckDataNorm(x, slot_dim, &norm));
     const int64_t columns = x.shape()[1];
-    PBX_RETURN_IF_ERROR(CheckScaleAndShift(scale_w, bias, columns, &norm));
-    PBX_RETURN_IF_ERROR(ExpectFloats(means, "Means", {columns}));
-    PBX_RETURN_IF_ERROR(ExpectFloats(scales, "Scales", {columns}));
-    PBX_RETURN_IF_ERROR(ExpectFloats(grad, "Y@GRAD", x.shape()));
+    PBX_RETURN_IF_ERROR(CheckScaleAndShift(x, scale_w, bias, &norm));
+    PBX_RETURN_IF_ERROR(ExpectFloats(x, means, "Means", {columns}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(x, scales, "Scales", {columns}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(x, grad, "Y@GRAD", x.shape()));
     dx = Empty(x.shape(), x);
     dscale = Empty(means.shape(), x);
     dbias = Empty(means.shape(), x);
+    if (IsOnGpu(x)) {
+      const pbx_hbm_norm on_gpu = OnGpu(norm, {});
+      Tensor room = RoomOf(on_gpu, x);
+      return StatusOf(
+          Hbm().norm_backward(&on_gpu, x.data<float>(), means.data<float>(), scales.data<float>(),
+                              grad.data<float>(), room.data<double>(), dx.data<float>(),
+                              dscale.data<float>(), dbias.data<float>(), StreamOf(x)),
+          "data_norm_grad");
+    }
     DataNormBackward(norm, x.data<float>(), means.data<float>(), scales.data<float>(),
                      grad.data<float>(), dx.data<float>(), dscale.data<float>(),
                      dbias.data<float>());
@@ -254,10 +299,18 @@ std::vector<Tensor> NormUpdate(const Tensor& x, const Tensor& size, const Tensor
     DataNorm norm;
     DataNormSums sums;
     PBX_RETURN_IF_ERROR(CheckDataNorm(x, slot_dim, &norm));
-    PBX_RETURN_IF_ERROR(CheckSums(size, sum, square_sum, x.shape()[1], &sums));
+    PBX_RETURN_IF_ERROR(CheckSums(x, size, sum, square_sum, &sums));
     norm.epsilon = epsilon;
     norm.decay = decay;
     for (Tensor& tensor : to) tensor = Empty(size.shape(), x);
+    if (IsOnGpu(x)) {
+      const pbx_hbm_norm on_gpu = OnGpu(norm, sums);
+      Tensor room = RoomOf(on_gpu, x);
+      return StatusOf(
+          Hbm().norm_update(&on_gpu, x.data<float>(), room.data<double>(), to[0].data<float>(),
+                            to[1].data<float>(), to[2].data<float>(), StreamOf(x)),
+          "data_norm_update");
+    }
     DataNormUpdate(norm, sums, x.data<float>(), to[0].data<float>(), to[1].data<float>(),
                    to[2].data<float>());
     return Status::Ok();
@@ -283,20 +336,26 @@ Status CheckRankAttention(const Tensor& x, const Tensor& ranks, const Tensor& pa
   if (max_rank < 1) {
     return Error(Code::kInvalidArgument, "max_rank is %d, expected at least 1", max_rank);
   }
-  PBX_RETURN_IF_ERROR(Expect(x, "X", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectBeside(x, x, "X", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectRank(x, "X", 2, "(N, I)"));
-  PBX_RETURN_IF_ERROR(Expect(ranks, "RankOffset", DataType::INT32));
+  PBX_RETURN_IF_ERROR(ExpectBeside(x, ranks, "RankOffset", DataType::INT32));
   PBX_RETURN_IF_ERROR(ExpectShape(ranks, "RankOffset", {x.shape()[0], 2 * max_rank + 1}));
   PBX_RETURN_IF_ERROR(ExpectRank(param, "RankParam", 2, "(max_rank * max_rank * I, O)"));
   const int64_t outputs = param.shape()[1];
   PBX_RETURN_IF_ERROR(
-      ExpectFloats(param, "RankParam", {x.shape()[1] * max_rank * max_rank, outputs}));
+      ExpectFloats(x, param, "RankParam", {x.shape()[1] * max_rank * max_rank, outputs}));
   attention->instances = Size(x.shape()[0]);
   attention->inputs = Size(x.shape()[1]);
   attention->outputs = Size(outputs);
   attention->max_rank = Size(max_rank);
   attention->ranks = ranks.data<int32_t>();
-  return CheckRanks(*attention);
+  return IsOnGpu(x) ? Status::Ok() : CheckRanks(*attention);
+}
+
+pbx_hbm_ranks OnGpu(const RankAttention& attention) {
+  return {static_cast<int64_t>(attention.instances), static_cast<int64_t>(attention.inputs),
+          static_cast<int64_t>(attention.outputs), static_cast<int64_t>(attention.max_rank),
+          attention.ranks};
 }
 
 std::vector<Tensor> RankForward(const Tensor& x, const Tensor& ranks, const Tensor& param,
@@ -306,6 +365,12 @@ std::vector<Tensor> RankForward(const Tensor& x, const Tensor& ranks, const Tens
     RankAttention attention;
     PBX_RETURN_IF_ERROR(CheckRankAttention(x, ranks, param, max_rank, &attention));
     out = Empty({x.shape()[0], param.shape()[1]}, x);
+    if (IsOnGpu(x)) {
+      const pbx_hbm_ranks on_gpu = OnGpu(attention);
+      return StatusOf(Hbm().ranks_forward(&on_gpu, x.data<float>(), param.data<float>(),
+                                          out.data<float>(), StreamOf(x)),
+                      "rank_attention");
+    }
     RankAttentionForward(attention, x.data<float>(), param.data<float>(), out.data<float>());
     return Status::Ok();
   });
@@ -318,11 +383,19 @@ std::vector<Tensor> RankBackward(const Tensor& x, const Tensor& ranks, const Ten
   Guard("rank_attention_grad", [&]() -> Status {
     RankAttention attention;
     PBX_RETURN_IF_ERROR(CheckRankAttention(x, ranks, param, max_rank, &attention));
-    PBX_RETURN_IF_ERROR(ExpectFloats(grad, "Out@GRAD", {x.shape()[0], param.shape()[1]}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(x, grad, "Out@GRAD", {x.shape()[0], param.shape()[1]}));
     dx = ZerosLike(x);
     dparam = Empty(param.shape(), x);
+    float* const input_grad = enable_input_bp ? dx.data<float>() : nullptr;
+    if (IsOnGpu(x)) {
+      const pbx_hbm_ranks on_gpu = OnGpu(attention);
+      return StatusOf(
+          Hbm().ranks_backward(&on_gpu, x.data<float>(), param.data<float>(), grad.data<float>(),
+                               input_grad, dparam.data<float>(), StreamOf(x)),
+          "rank_attention_grad");
+    }
     RankAttentionBackward(attention, x.data<float>(), param.data<float>(), grad.data<float>(),
-                          enable_input_bp ? dx.data<float>() : nullptr, dparam.data<float>());
+                          input_grad, dparam.data<float>());
     return Status::Ok();
   });
   return {dx, dparam};
@@ -374,13 +447,13 @@ Status CheckBatchFc(const Tensor& input, const Tensor& w, const Tensor& bias, in
   }
   const bool flat = batchcount > 0 && !transpose_weight;
   const Shape in = flat ? Shape{instances, groups * inputs} : Shape{groups, instances, inputs};
-  PBX_RETURN_IF_ERROR(ExpectFloats(input, "Input", in));
+  PBX_RETURN_IF_ERROR(ExpectFloats(input, input, "Input", in));
   if (batchcount == 0) {
-    PBX_RETURN_IF_ERROR(ExpectFloats(w, "W", {groups, inputs, outputs}));
-    PBX_RETURN_IF_ERROR(ExpectFloats(bias, "Bias", {groups, outputs}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(input, w, "W", {groups, inputs, outputs}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(input, bias, "Bias", {groups, outputs}));
   } else {
-    PBX_RETURN_IF_ERROR(ExpectFloats(w, "W", {inputs, groups * outputs}));
-    PBX_RETURN_IF_ERROR(ExpectFloats(bias, "Bias", {1, groups * outputs}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(input, w, "W", {inputs, groups * outputs}));
+    PBX_RETURN_IF_ERROR(ExpectFloats(input, bias, "Bias", {1, groups * outputs}));
   }
   *out = flat ? Shape{instances, groups * outputs} : Shape{groups, instances, outputs};
   const size_t g = Size(groups), n = Size(instances), i = Size(inputs), o = Size(outputs);
@@ -394,6 +467,59 @@ Status CheckBatchFc(const Tensor& input, const Tensor& w, const Tensor& bias, in
   return Status::Ok();
 }
 
+// A product on the GPU, out = left right, of matrices at these strides, of which one may be
+// transposed.
+struct GpuMatrix {
+  GroupStrides strides;
+  bool transposed = false;
+  int64_t group() const { return static_cast<int64_t>(strides.group); }
+  int64_t row() const { return transposed ? 1 : static_cast<int64_t>(strides.row); }
+  int64_t column() const { return transposed ? static_cast<int64_t>(strides.row) : 1; }
+};
+pbx_hbm_product ProductOf(const BatchFc& fc, size_t rows, size_t summed, size_t columns,
+                          const GpuMatrix& left, const GpuMatrix& right, const GroupStrides& out) {
+  pbx_hbm_product product{};
+  product.groups = static_cast<int64_t>(fc.groups);
+  product.rows = static_cast<int64_t>(rows);
+  product.summed = static_cast<int64_t>(summed);
+  product.columns = static_cast<int64_t>(columns);
+  product.x_group = left.group();
+  product.x_row = left.row();
+  product.x_column = left.column();
+  product.y_group = right.group();
+  product.y_row = right.row();
+  product.y_column = right.column();
+  product.out_group = static_cast<int64_t>(out.group);
+  product.out_row = static_cast<int64_t>(out.row);
+  return product;
+}
+
+Status FcForwardOnGpu(const BatchFc& fc, const Tensor& input, const Tensor& w, const Tensor& bias,
+                      Tensor* out) {
+  const pbx_hbm_product product =
+      ProductOf(fc, fc.instances, fc.inputs, fc.outputs, {fc.x}, {fc.w}, fc.y);
+  return StatusOf(Hbm().multiply(&product, input.data<float>(), w.data<float>(), bias.data<float>(),
+                                 out->data<float>(), StreamOf(input)),
+                  "batch_fc");
+}
+
+Status FcBackwardOnGpu(const BatchFc& fc, const Tensor& input, const Tensor& w, const Tensor& grad,
+                       Tensor* dinput, Tensor* dw, Tensor* dbias) {
+  const auto multiply = [&](const pbx_hbm_product& product, const float* x, const float* y,
+                            Tensor* to) {
+    return StatusOf(Hbm().multiply(&product, x, y, nullptr, to->data<float>(), StreamOf(input)),
+                    "batch_fc_grad");
+  };
+  PBX_RETURN_IF_ERROR(
+      multiply(ProductOf(fc, fc.instances, fc.outputs, fc.inputs, {fc.y}, {fc.w, true}, fc.x),
+               grad.data<float>(), w.data<float>(), dinput));
+  PBX_RETURN_IF_ERROR(
+      multiply(ProductOf(fc, fc.inputs, fc.instances, fc.outputs, {fc.x, true}, {fc.y}, fc.w),
+               input.data<float>(), grad.data<float>(), dw));
+  return multiply(ProductOf(fc, 1, fc.instances, fc.outputs, {}, {fc.y}, {fc.outputs, fc.outputs}),
+                  nullptr, grad.data<float>(), dbias);
+}
+
 std::vector<Tensor> FcForward(const Tensor& input, const Tensor& w, const Tensor& bias,
                               int batchcount, bool transpose_weight) {
   Tensor out;
@@ -402,6 +528,7 @@ std::vector<Tensor> FcForward(const Tensor& input, const Tensor& w, const Tensor
     Shape shape;
     PBX_RETURN_IF_ERROR(CheckBatchFc(input, w, bias, batchcount, transpose_weight, &fc, &shape));
     out = Empty(shape, input);
+    if (IsOnGpu(input)) return FcForwardOnGpu(fc, input, w, bias, &out);
     BatchFcForward(fc, input.data<float>(), w.data<float>(), bias.data<float>(), out.data<float>());
     return Status::Ok();
   });
@@ -415,10 +542,11 @@ std::vector<Tensor> FcBackward(const Tensor& input, const Tensor& w, const Tenso
     BatchFc fc;
     Shape shape;
     PBX_RETURN_IF_ERROR(CheckBatchFc(input, w, bias, batchcount, transpose_weight, &fc, &shape));
-    PBX_RETURN_IF_ERROR(ExpectFloats(grad, "Out@GRAD", shape));
+    PBX_RETURN_IF_ERROR(ExpectFloats(input, grad, "Out@GRAD", shape));
     dinput = Empty(input.shape(), input);
     dw = Empty(w.shape(), input);
     dbias = Empty(bias.shape(), input);
+    if (IsOnGpu(input)) return FcBackwardOnGpu(fc, input, w, grad, &dinput, &dw, &dbias);
     BatchFcBackward(fc, input.data<float>(), w.data<float>(), grad.data<float>(),
                     dinput.data<float>(), dw.data<float>(), dbias.data<float>());
     return Status::Ok();

@@ -1,4 +1,4 @@
-#include "paddle/phi/config.h"  // first: it decides whether tensors have a stream
+#include "paddle/operators/place.h"  // first: see there
 
 #include "paddle/operators/device_operators.h"
 
@@ -6,9 +6,6 @@
 
 namespace pbx {
 namespace {
-
-bool IsOnGpu(const Tensor& tensor) { return tensor.is_gpu() || tensor.is_custom_device(); }
-void* StreamOf(const Tensor& tensor) { return IsOnGpu(tensor) ? tensor.stream() : nullptr; }
 
 // Checks place and dtype. device: null if the rows are on the host.
 Status ExpectThere(const DeviceRows* device, const Tensor& tensor, const char* name,

@@ -1,0 +1,73 @@
+"""The library of the device: how Paddle finds it, and what happens without a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddlebox.config import HbmPlace
+from paddlebox.launch import gpu
+from tests.support.processes import ROOT, whole_environment
+
+
+def test_a_run_names_the_folder_of_the_library_unless_the_environment_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "FOLDER", tmp_path / "_gpu")
+    env: dict[str, str] = {}
+    gpu.offer(HbmPlace.GPU, env)
+    assert env == {}  # the library is not built
+    gpu.FOLDER.mkdir()
+    gpu.offer(HbmPlace.HOST, env)
+    assert env == {}
+    for found in ({}, {gpu.ROOT: ""}):
+        env = {**found}
+        gpu.offer(HbmPlace.GPU, env)
+        assert env == {gpu.ROOT: str(gpu.FOLDER)}
+    env = {gpu.ROOT: "mine"}
+    gpu.offer(HbmPlace.GPU, env)
+    assert env == {gpu.ROOT: "mine"}
+
+
+def nvcc() -> list[str]:
+    """The nvcc that `make gpu` takes, as arguments of make. Skips the test if there is none."""
+    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if found is not None:
+        return [f"NVCC={found}"]
+    for root in sorted(ROOT.glob(".venv-cuda/lib/python3*/site-packages/nvidia/cu13")):
+        return [f"NVCC={root}/bin/nvcc", f"NVCC_FLAGS=-I{root}/include/cccl"]
+    pytest.skip("no nvcc on PATH, and none in .venv-cuda, which `make cuda-setup` makes")
+
+
+@pytest.mark.long
+def test_the_library_links_and_without_a_gpu_paddle_goes_on(
+    tmp_path: Path, paddle_folder: Path
+) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    arguments = ["ARCH=90", f"PADDLE={paddle_folder}", f"OUT={tmp_path}", *nvcc()]
+    made = subprocess.run(
+        ["make", "-C", "ops/gpu", "-j2", "cuda", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-4000:]
+    code = (
+        "from paddlebox._native import paddle\n"
+        "from paddlebox.config import HbmPlace\n"
+        "from paddlebox.store.options import check_place\n"
+        "print(paddle.device.get_all_custom_device_type(), paddle.ones([2]).tolist(), flush=True)\n"
+        "check_place(HbmPlace.GPU)\n"
+    )
+    env = whole_environment({"CUSTOM_DEVICE_ROOT": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "[] [1.0, 1.0]", done.stderr[-2000:]
+    assert "ConfigError: hbm.place is gpu: " in done.stderr
+    assert "found no GPU: " in done.stderr
