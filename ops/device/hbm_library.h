@@ -1,5 +1,6 @@
-// The functions of cuda/hbm.h that this layer calls, and those of cuda/dense.h, for operators: those that are linked with it, or those of
-// libpaddlebox_gpu.so, the device of the stock Paddle wheel (docs/gpu.md).
+// The functions of cuda/hbm.h that this layer calls, and those of cuda/dense.h, which operators
+// call: those that are linked with it, or those of libpaddlebox_gpu.so, the device of the stock
+// Paddle wheel (docs/gpu.md).
 #pragma once
 
 #include <string>

@@ -37,9 +37,7 @@ def check_kernels(model: str, programs: Iterable[Any]) -> None:
     """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError with the
     operators that have no kernel."""
     kernels = paddle.base.core._get_registered_phi_kernels("all")
-    found = {
-        (op.name(), _dtype(op)) for program in programs for op in program.global_block().ops
-    }
+    found = {(op.name(), _dtype(op)) for program in programs for op in program.global_block().ops}
     missing = sorted(_told(*one) for one in found if not _has_kernel(*one, kernels))
     if missing:
         raise _without(model, missing)
@@ -78,7 +76,10 @@ def _dtype(op: Any) -> str:
         of_list = value.type().as_vec_type()
         if of_list is not None:
             value = value.get_defining_op().operands_source()[0]
-        if value.is_dense_tensor_type() and value.get_defining_op().name() != "pd_op.full_int_array":
+        if (
+            value.is_dense_tensor_type()
+            and value.get_defining_op().name() != "pd_op.full_int_array"
+        ):
             dtype = str(value.dtype).rpartition(".")[2].lower()
             if dtype != "uint8":  # the mask of dropout
                 return dtype

@@ -107,7 +107,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "gather": (lambda x: paddle.gather(x, paddle.to_tensor([2, -3, 2]), axis=1), [(4, 3, 2)]),
     "gather one row": (lambda x: paddle.gather(x, paddle.to_tensor(-1), axis=0), [(4, 3, 2)]),
     "fmin and fmax": (
-        lambda x, y: x + y + paddle.fmin(x.detach(), y.detach()) * paddle.fmax(x.detach(), y.detach()),
+        lambda x, y: (
+            x + y + paddle.fmin(x.detach(), y.detach()) * paddle.fmax(x.detach(), y.detach())
+        ),
         [(4, 5), (5,)],
     ),
     # Each element is 0 or twice as large, so the product is 0, and so is its gradient.

@@ -33,7 +33,7 @@ def train(in_new_process: Any, device: dict[str, str], data: Path, tmp_path: Pat
         base = [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
         base += ["model.hidden=[16,16]", "data.batch_size=256", "trainer.dense_threads=1"]
         base += ["table.embedx_threshold=1.0", "mem.budget_bytes=1MiB", "data.threads=2"]
-        base += ["trainer.evaluate_passes=after"]
+        base += ["trainer.evaluate_passes=after", "model.click_prior=true"]
         arguments = {"folder": str(tmp_path / name), "overrides": [*base, *overrides], **options}
         env = device if GPU in overrides else {"OMP_NUM_THREADS": "1"}
         return in_new_process(SCRIPT, json.dumps(arguments), env=env)
@@ -103,7 +103,9 @@ def test_an_operator_without_a_kernel_for_its_dtype_is_refused_by_name(
         "    paddle.nn.functional.relu(paddle.concat([paddle.cast(x, 'float64')]))\n"
         "check_kernels('mine', [program])\n"
     )
-    expected = "operators without a kernel for the GPU: pd_op.erf of float32, pd_op.relu of float64;"
+    expected = (
+        "operators without a kernel for the GPU: pd_op.erf of float32, pd_op.relu of float64;"
+    )
     assert expected in _refusal(device, code)
 
 

@@ -14,7 +14,6 @@ import sys
 from typing import Any
 
 import numpy as np
-
 from pydantic import TypeAdapter
 
 from paddlebox.config import AnyModelConfig, Config, Slots

@@ -93,7 +93,6 @@ def test_slots_that_a_model_pools_have_click_priors() -> None:
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"hbm": {"place": "gpu"}}, "does not work together with hbm.place gpu"),
         ({"extra_tables": {"wide": {}}}, "does not work together with extra_tables"),
         ({"data": {"sequences": {"user": "u"}}}, "does not work together with data.sequences"),
         ({"data": {"negative_rate": 0.5}}, "does not work together with data.negative_rate"),

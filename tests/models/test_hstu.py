@@ -9,14 +9,12 @@ import pytest
 
 from paddlebox import ops
 from paddlebox.config.fields import fields_of
-from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
 from paddlebox.nn import use_products
 from paddlebox.nn.rows import JaggedRows, PaddedRows, Pointwise, use_padding
-from paddlebox.training import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
-from tests.support.configs import make_config, make_slots
+from tests.support.configs import make_config
 
 paddle = ops.paddle
 

@@ -129,7 +129,6 @@ def test_a_warm_start_takes_those_of_its_source(file: Path, tmp_path: Path, of_s
     ("changes", "told"),
     [
         ({"data": {"negative_rate": 0.5}}, "does not work together with data.negative_rate"),
-        ({"hbm": {"place": "gpu"}}, "does not work together with hbm.place gpu"),
         (
             {"data": {"pipe_command": "cat"}, "security": {"allow_commands": True}},
             "cannot be read in advance",

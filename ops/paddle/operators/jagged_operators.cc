@@ -1,7 +1,7 @@
 // Operators over sequences that lie one after another, without padding: attention within them
 // (dense/jagged_attention.h), and conversions between padded arrays and rows
-// (dense/jagged_rows.h). Each kernel checks dtype and shape, then calls one function of ops/dense, or
-// of cuda/dense.h. On a GPU, only operators that must know the number of rows check offsets.
+// (dense/jagged_rows.h). Each kernel checks dtype and shape, then calls one function of ops/dense,
+// or of cuda/dense.h. On a GPU, only operators that must know the number of rows check offsets.
 #include "paddle/operators/place.h"  // first: see there
 
 #include <algorithm>
