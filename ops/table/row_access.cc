@@ -112,7 +112,7 @@ Status RowAccess::CheckOffsets(const int32_t* offsets, size_t segments, size_t n
 }
 
 Result<std::vector<float>> RowAccess::ShowClicks() const {
-  Result<OpenRows> opened = Open("show_clicks");
+  Result<OpenRows> opened = OpenToHold();  // rows on a device: those with which the pass began
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   std::vector<float> out(2 * open.rows);

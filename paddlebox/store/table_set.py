@@ -251,7 +251,8 @@ class TableSet(Closing):
         self.exchange.begin(staged)
 
     def show_clicks(self) -> np.ndarray:
-        """(R, 2) float32, show and click of the rows of a single table's open pass, by row id."""
+        """(R, 2) float32, show and click of the rows of a single table's open pass, by row id. Of
+        rows on a GPU, those with which the pass began."""
         found: np.ndarray = self.first.native.show_clicks()
         return found
 
