@@ -61,6 +61,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import report
@@ -161,10 +162,11 @@ def train_and_predict(job: Job, rows: Rows, folder: Path) -> dict[str, Any]:
     from paddlebox.store import run_config
     from paddlebox.training import opening, run
     from paddlebox.training.runner import build_runner
+    from paddlebox.training.settle import settled
 
     run_dir = folder / "run"
     config = load(job, rows, folder)
-    settled, spent = run.settled, list[float]()
+    spent = list[float]()
 
     def timed(*args: Any, **more: Any) -> Any:
         began = time.process_time()
@@ -172,9 +174,9 @@ def train_and_predict(job: Job, rows: Rows, folder: Path) -> dict[str, Any]:
         spent.append(time.process_time() - began)
         return made
 
-    run.settled = timed
     began, cpu = time.perf_counter(), time.process_time()
-    run.train(config, run_dir)
+    with mock.patch.object(run, "settled", timed):
+        run.train(config, run_dir)
     seconds = {
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
