@@ -95,19 +95,22 @@ def grid(run: Run, pattern: str) -> str:
 
 
 def defaults(run: Run) -> str:
-    peers, models = ("regression", "lightgbm", "catboost"), ("lr", "deepfm")
-    head = ["data", "rows", "regression", "LightGBM", "CatBoost", *models]
-    head += ["deepfm minus the better", "error", "log loss"]
+    models = ("lr", "deepfm", "dcn_v2", "finalmlp")
+    head = ["data", "rows", "regression", "LightGBM", *models, "network minus the grid's best"]
     rows = []
     for name, of in run["figures"].items():
         if name == "seconds":
             continue
-        held, ours = ", held out" if of["held_out"] else "", of["models"]
-        both = [of["peers"].get(one) for one in peers] + [ours.get(one) for one in models]
-        aucs = [f"{statistics.fmean(one['auc']):.4f}" if one else "" for one in both]
-        less, above = ours["deepfm"]["less_better"], ours["deepfm"]["log_loss_above"]
-        ahead = [f"{less['mean']:+.4f}", f"{less['error']:.4f}", f"{above['mean']:+.2%}"]
-        rows.append([f"`{name}`{held}", f"{of['rows']:,}", *aucs, *ahead])
+        held = ", held out" if of["held_out"] else ""
+        peers = [f"{statistics.fmean(of[peer]):.4f}" for peer in ("regression", "lightgbm")]
+        ours = [
+            f"{statistics.fmean(of['models'][model]['auc']):.4f} "
+            f"({of['models'][model]['less_regression']['mean']:+.4f})"
+            for model in models
+        ]
+        grid = [m["less_grid"]["mean"] for m in of["models"].values() if "less_grid" in m]
+        least = f"{min(grid):+.4f}" if grid else ""
+        rows.append([f"`{name}`{held}", f"{of['rows']:,}", *peers, *ours, least])
     return f"{table(head, rows)}\n\n{not_reached(run)}"
 
 
