@@ -35,7 +35,12 @@ CPP = {
 }
 # Layers whose files are in sub-folders, and the folders of its layer that each sub-folder may use.
 ROOMS = {
-    "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
+    "feed": {
+        "expr": set[str](),
+        "text": {"expr"},
+        "columns": {"expr", "text"},
+        "instances": {"expr", "text"},
+    },
     "paddle": {
         "operators": set[str](),
         "bindings": {"operators"},

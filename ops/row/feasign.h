@@ -2,6 +2,7 @@
 // order in which everything is stored. Feasign 0 is padding: it has no row in any tier.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/hash.h"
@@ -10,6 +11,14 @@ namespace pbx {
 
 inline uint64_t KeyOf(uint64_t feasign) { return Mix(feasign); }
 inline uint64_t FeasignOf(uint64_t key) { return Unmix(key); }
+
+// The feasign of a string: HashBytes with seed 0, or 1 if that is 0. An empty string gives 0, no
+// feasign.
+inline uint64_t FeasignOfString(const char* text, size_t size) {
+  if (size == 0) return 0;
+  const uint64_t hash = HashBytes(text, size, 0);
+  return hash == 0 ? 1 : hash;
+}
 
 // key_space: per_slot. The same token in two slots becomes two feasigns. For one slot the map is a
 // bijection, except for the one value that would become 0, the padding. 0 stays 0.

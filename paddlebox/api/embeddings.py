@@ -161,7 +161,7 @@ class _SlotRows(Closing):
             known_slot(self._names, slot, f"{run_dir}: no sparse slot {slot!r}")
             place = self._names.index(slot)
             table = self._slots.tables(tables)[place]
-            if not self._slots.sparse[place].made and not self.values().has_texts:
+            if self._slots.sparse[place].read and not self.values().has_texts:
                 self._ids = self.values().ids
         elif len(tables) > 1:
             raise ConfigError(

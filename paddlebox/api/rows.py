@@ -115,7 +115,7 @@ def _cells(
     criteo, null = config.data.format is Format.CRITEO_TSV, slots.csv.null
     slots = slots.having({"csv": Csv(null=null)})
     schema = load_options(config, slots).schema()
-    wanted = [slot.column or slot.name for slot in slots.slots if not slot.made]
+    wanted = [slot.column or slot.name for slot in slots.slots if slot.read]
     columns = columns_of(data, name, wanted if criteo else schema.column_names, constants)
     uses, cells = uses_of(schema), {}
     for column, one in columns.items():

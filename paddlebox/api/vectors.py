@@ -163,7 +163,7 @@ class _Model:
     def _columns(self) -> list[str]:
         """The columns of the features."""
         kinds = (SlotType.SPARSE, SlotType.DENSE)
-        read = [slot for slot in self.slots.slots if slot.type in kinds and not slot.made]
+        read = [slot for slot in self.slots.slots if slot.type in kinds and slot.read]
         return [slot.column or slot.name for slot in read]
 
     def _empty(self, tower: str) -> dict[str, Any]:
@@ -171,9 +171,11 @@ class _Model:
         own = getattr(self.config.model, tower)
         cells: dict[str, Any] = {}
         for slot in self.slots.slots:
+            if not slot.read:
+                continue
             if slot.type is SlotType.DENSE and slot.name not in own:
                 one = pa.scalar([0.0] * slot.dim if slot.dim > 1 else 0.0)
-            elif slot.type is SlotType.SPARSE and slot.name not in own and not slot.made:
+            elif slot.type is SlotType.SPARSE and slot.name not in own:
                 one = pa.scalar(None, pa.string() if slot.hash else pa.uint64())
             else:
                 continue

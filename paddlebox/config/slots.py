@@ -6,6 +6,7 @@ slots:
   - {name: movie, type: sparse}
   - {name: history, type: sparse, max_length: 20, shares: movie}
   - {name: user, type: sparse, table: wide}
+  - {name: hour, type: sparse, hash: true, expr: "hour(time, 'UTC')"}
   - {name: age_bucket, type: sparse, bucket: {of: age, boundaries: [18, 30, 50]}}
 """
 
@@ -24,6 +25,7 @@ from paddlebox.config.check import nearest, refuse_twice, validate
 from paddlebox.config.data import Format
 from paddlebox.config.load import read_yaml
 from paddlebox.config.section import Choice, ListOf, Section, Text
+from paddlebox.config.zones import zones_of
 from paddlebox.errors import ConfigError
 
 INTERCEPT = "_intercept"  # name of the sparse slot that is added if the data has none
@@ -132,6 +134,7 @@ class Slot(Section):
     type: Choice[SlotType]
     dim: int = Field(default=1, ge=1, le=1 << 20)
     column: Text | None = None
+    expr: Text | None = None  # computes the values from columns: docs/expressions.md
     hash: bool = False
     max_length: int | None = Field(default=None, ge=1, le=(1 << 32) - 1)
     default: int | float | str | None = None
@@ -153,6 +156,11 @@ class Slot(Section):
         return self.bucket is not None or self.cross is not None
 
     @property
+    def read(self) -> bool:
+        """Whether its values are those of a column of its own."""
+        return not self.made and self.expr is None
+
+    @property
     def factored(self) -> bool:
         """Whether the rows of its ids have factors in the sum."""
         return self.weighted or self.pooling is not Pooling.SUM
@@ -165,6 +173,7 @@ class Slot(Section):
             "type": SlotType.DENSE.value if self.type in _BESIDE else self.type.value,
             "weight": self.type in _BESIDE,
             "column": self.column or "",
+            "zones": zones_of(self.expr or ""),
             "bucket_of": bucket.of if bucket else None,
             "boundaries": list(bucket.boundaries) if bucket else None,
         }
@@ -186,7 +195,17 @@ class Slot(Section):
         bucket, cross, clip = self.bucket, self.cross, self.clip
         boundaries = bucket.boundaries if bucket is not None else ()
         read = self.hash or self.column is not None or self.shares is not None or self.weighted
+        column = self.column is not None or self.weighted or self.made or self.dim != 1
         for wrong, text in (
+            (
+                self.expr is not None and self.type not in (SlotType.DENSE, SlotType.SPARSE),
+                f" has expr, which is for dense and sparse slots; found type {self.type.value}: "
+                "take expr out, or correct the type",
+            ),
+            (
+                self.expr is not None and column,
+                " has expr; expected no column, bucket, cross, weighted or dim",
+            ),
             (
                 self.weight_column is not None and not self.weighted,
                 " has weight_column but no weights: give it `weighted: true`, or take "
@@ -463,7 +482,10 @@ class Slots(Section):
                 f"tags has columns, which only csv, parquet, arrow and orc use; data.format is {of}"
             )
         for slot in self.slots:
-            if slot.made:
+            if slot.expr is not None:
+                self._check_expr(slot, data_format, named)
+        for slot in self.slots:
+            if not slot.read:
                 continue
             column = slot.column or slot.name
             if self.csv.columns and column not in self.csv.columns:
@@ -481,6 +503,16 @@ class Slots(Section):
                     f"csv.{name} is ':', which divides the ids of slot {self.weighted[0]!r} "
                     "from their weights: set another one"
                 )
+
+    def _check_expr(self, slot: Slot, data_format: Format, named: bool) -> None:
+        first = f"slot {slot.name!r} has expr, which reads columns by name"
+        if not named:
+            raise ConfigError(
+                f"{first}; data.format {data_format.value} has none: write csv, parquet, arrow or "
+                "orc, or compute the values before they are written"
+            )
+        if not (self.csv.header or self.csv.columns):
+            raise ConfigError(f"{first}; the file has no header: set csv.columns")
 
 
 def _misfits(

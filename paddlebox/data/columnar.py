@@ -31,7 +31,7 @@ _PLAIN = {
     pa.binary_view(): pa.large_binary(),
     pa.float16(): pa.float32(),
 }
-Uses = dict[str, frozenset[str]]  # column -> what slots read in it: "text", "number" or "id"
+Uses = dict[str, frozenset[str]]  # column -> reads of it: "text", "number", "id" or "stamp"
 _TIME = "time"  # the use of the column of the time
 _FEW_ROW_GROUPS = 4  # a file with fewer is decoded by several threads, one per column
 

@@ -87,7 +87,7 @@ def overlaps(
 
 def _counted(slot: Slot) -> bool:
     """Whether the feasigns of a slot are the integers in the data."""
-    return not (slot.hash or slot.made)
+    return slot.read and not slot.hash
 
 
 class Told:

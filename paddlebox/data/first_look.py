@@ -22,6 +22,7 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.prior_gain import FirstRows
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
+from paddlebox.errors import DataError
 
 _KEPT_ROWS, _KEPT_BYTES = 20_000, 64 << 20  # of all files, whichever is less
 
@@ -106,6 +107,45 @@ class FirstLook:
         _, offsets = instances.pack_feasigns(0, instances.size)
         return float(offsets[-1]) / instances.size if instances.size else 0.0
 
+    def shown(self, path: str, at_most: int) -> list[dict[str, list[float | int]]]:
+        """The values of each slot in the first rows of a file: floats, or feasigns. Raises:
+        DataError also for the first malformed line among them."""
+        self._options.check()
+        schema, slots = self._options.schema(), self._options.slots
+        rows: list[dict[str, list[float | int]]] = []
+        for chunk in self._parsed_chunks([path], schema):
+            for line, reason, _ in chunk.first_bad:
+                if len(rows) + line < at_most:
+                    raise DataError(f"{path}: row {len(rows) + line + 1}: {reason}")
+            rows += self._rows_of(chunk, slots, schema, at_most - len(rows))
+            if len(rows) == at_most:
+                break
+        return rows
+
+    def _rows_of(
+        self, chunk: Any, slots: Slots, schema: Any, at_most: int
+    ) -> list[dict[str, list[float | int]]]:
+        instances = _native.core.Instances(schema.sparse_slots, schema.dense_width)
+        instances.append(chunk)
+        instances.index(_native.core.ThreadPool(1))
+        packed, count = self._packed(instances), min(at_most, instances.size)
+        feasigns, offsets = instances.pack_feasigns(0, count)
+        rows, place = [], 0
+        for at in range(count):
+            row: dict[str, list[float | int]] = {}
+            column = 0
+            for slot in slots.slots:
+                if slot in slots.labels[:1]:
+                    row[slot.name] = [float(packed["label"][at, 0])]
+                elif slot.type is SlotType.SPARSE:
+                    row[slot.name] = feasigns[offsets[place] : offsets[place + 1]].tolist()
+                    place += 1
+                else:
+                    row[slot.name] = packed["dense"][at, column : column + slot.dim].tolist()
+                    column += slot.dim
+            rows.append(row)
+        return rows
+
     def _instances(self, files: Sequence[str], at_least: int) -> Any:
         """Native Instances of at least this many of the first rows of the files, parsed once."""
         if self._parsed is None or self._parsed[0] != (tuple(files), at_least):
@@ -143,7 +183,7 @@ class FirstLook:
             (0, {}) for formats in which 0 is padding, and files that a command or a plugin reads.
         """
         data, slots = self._options.data, self._options.slots
-        looked = [slot for slot in slots.sparse if not (slot.hash or slot.made)]
+        looked = [slot for slot in slots.sparse if slot.read and not slot.hash]
         named = data.format is Format.CSV or data.format.is_columnar
         if not looked or not named or data.pipe_command or data.parser:
             return 0, {}

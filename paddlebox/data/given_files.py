@@ -32,7 +32,7 @@ def csv_chunks(path: str, slots: Slots) -> Iterator[tuple[list[str], bytes]]:
     slots.yaml describes it. Raises: DataError."""
     own, names = slots.csv, list[str]()
     if not own.header:
-        read = (slot.column or slot.name for slot in slots.slots if not slot.made)
+        read = (slot.column or slot.name for slot in slots.slots if slot.read)
         names = [*(own.columns or read)]
     for chunk in read_chunks(path, head=Head(own.skip)):
         text = chunk.data.lstrip(b"\n")

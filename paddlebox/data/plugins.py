@@ -63,9 +63,13 @@ class PluginChunk:
         try:
             names, arrays = [], []
             for slot in self.slots.slots:
-                if not slot.made and (slot.column or slot.name) not in names:
+                if slot.read and (slot.column or slot.name) not in names:
                     names.append(slot.column or slot.name)
                     arrays.append(_array(slot, columns[names[-1]]))
+            for name, *_ in schema.expression_columns:
+                if name not in names:
+                    names.append(name)
+                    arrays.append(pa.array(columns[name]))
             batch = as_read(pa.RecordBatch.from_arrays(arrays, names=names), schema)
             batch.validate(full=True)
             return self._counted(_native.core.parse_columns(schema, [batch]))

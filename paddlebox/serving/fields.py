@@ -69,6 +69,7 @@ class Use(Enum):
     TEXT = "text"  # a text that is hashed
 
 
+_USES = {"number": Use.NUMBER, "id": Use.ID, "text": Use.TEXT, "stamp": Use.TEXT}  # of expressions
 _NEGATIVE = re.compile(r"(-[0-9]{1,19})(:.*)?", re.DOTALL)  # with the weight of the id
 
 
@@ -176,7 +177,7 @@ class FieldParser:
         slots = slots.of_serving()
         columns = CRITEO_COLUMNS if criteo else tuple(self._schema.column_names)
         places = {column: place for place, column in enumerate(columns)}
-        read = [(slot, places[slot.column or slot.name]) for slot in slots.slots if not slot.made]
+        read = [(slot, places[slot.column or slot.name]) for slot in slots.slots if slot.read]
         self._places = places | {s.name: place for s, place in read if s.name not in places}
         self._ignored = beside - self._places.keys()
         # A dense slot of dim 1 reads its cell as one number.
@@ -185,11 +186,18 @@ class FieldParser:
             for slot, place in read
             if config.data.format is Format.CSV and (slot.type is SlotType.SPARSE or slot.dim > 1)
         }
-        # What is read in each place, if all slots that read it agree; otherwise the text is hashed.
+        computed = [
+            (_USES[use], places[column], many)
+            for column, use, many in self._schema.expression_columns
+        ]
+        if config.data.format is Format.CSV:
+            self._lists |= {place for _, place, many in computed if many}
+        # What is read in each place, if all slots that read it agree; otherwise its text.
         self._use = [Use.NUMBER] * len(columns)
-        for use, kind in ((Use.ID, False), (Use.TEXT, True)):
-            for slot, place in read:
-                if slot.type is SlotType.SPARSE and slot.hash is kind:
+        uses = [(Use.TEXT if s.hash else Use.ID, p) for s, p in read if s.type is SlotType.SPARSE]
+        for use in (Use.ID, Use.TEXT):
+            for known, place in (*uses, *((use, place) for use, place, _ in computed)):
+                if known is use:
                     self._use[place] = use
         self._columnar = config.data.format.is_columnar or bool(config.data.parser)
         self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)

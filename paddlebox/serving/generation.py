@@ -172,7 +172,7 @@ class OpenModel:
         self._unread = {
             slot.column or slot.name: [0.0] * slot.dim
             for slot in self.slots.dense
-            if slot.name in item
+            if slot.name in item and slot.read
         }
         self._users: UserScorer | None = None
         if self.config.model.reads_sequences:

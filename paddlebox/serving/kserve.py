@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 from paddlebox import __version__
 from paddlebox.config import Config, Format, Slots, SlotType
 from paddlebox.config.check import dotted
+from paddlebox.data.expressions import slots_of_expressions
 from paddlebox.serving import openapi
 from paddlebox.serving.request import Refused, parse_json
 
@@ -276,7 +277,8 @@ class Protocol:
             _refuse(_HEADER, f"expected a number of bytes, found {size[:40]!r}")
         header_bytes = None if size is None else int(size)
         slots = self._predictor.model[1].slots
-        hashed = {name for slot in slots if slot.hash for name in (slot.name, slot.column)}
+        readers = [*slots, *slots_of_expressions(self._predictor.model[1])]
+        hashed = {name for slot in readers if slot.hash for name in (slot.name, slot.column)}
         limit = self._server.options.max_batch
         asked, instances = parse_inference(body, header_bytes, limit, hashed)
         predictions, generation = self._server.predict(instances)

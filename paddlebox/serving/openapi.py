@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
+from paddlebox.data.expressions import ReadColumn, slots_of_expressions
 from paddlebox.serving.request import USUAL_K
 from paddlebox.serving.users import MOST_NAME
 
@@ -41,8 +43,13 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
         integer = (slot.column or slot.name)[0] == "I"
         return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, _NULL]}
     if slot.type is SlotType.SPARSE:
+        if isinstance(slot, ReadColumn) and slot.excluded:
+            one = _string(f"^[^\\u0000\\n\\r\\u001e\\u001f{re.escape(slot.excluded)}]*$")
+            return {"anyOf": [*([one, *_TEXT[1:]] if slot.hash else _FEASIGN), _NULL]}
         forms = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
         return {"anyOf": [*forms, {"type": "array", "items": {"anyOf": forms}}, _NULL]}
+    if isinstance(slot, ReadColumn):
+        return {"anyOf": [_FLOAT, _NULL]}
     vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
     return {"anyOf": [vector, *[_FLOAT] * (slot.dim == 1), *[_NULL] * (slot.default is not None)]}
 
@@ -51,8 +58,10 @@ def fields_of(slots: Slots) -> dict[str, list[Slot]]:
     """The fields of an instance: name -> the slots that read it, at least one."""
     fields: dict[str, list[Slot]] = {}
     for slot in slots.slots:
-        if not (slot.made or slot.type is SlotType.LABEL or slot in slots.beside):
+        if slot.read and slot.type is not SlotType.LABEL and slot not in slots.beside:
             fields.setdefault(slot.column or slot.name, []).append(slot)
+    for slot in slots_of_expressions(slots):
+        fields.setdefault(slot.column or slot.name, []).append(slot)
     return fields
 
 
@@ -70,7 +79,8 @@ def _example(readers: Sequence[Slot], criteo: bool) -> Any:
     if len(readers) == 1 and first.type is SlotType.DENSE:
         value = 0.5
     elif len(readers) == 1 and (first.hash or first.weighted):
-        value = ("red" if first.hash else "17") + (":0.5" if first.weighted else "")
+        value = first.default or "red" if first.hash else "17"
+        value = f"{value}:0.5" if first.weighted else value
     return value if size == 1 else [value] * size
 
 

@@ -60,7 +60,7 @@ class SlotValues:
     def __init__(
         self, slots: Slots, name: str, data_format: Format, key_space: KeySpace, parser: str = ""
     ) -> None:
-        names = [slot.name for slot in slots.sparse if not slot.made]
+        names = [slot.name for slot in slots.sparse if slot.read]
         known_slot(names, name, f"no sparse slot {name!r} is read from the data")
         place = [slot.name for slot in slots.sparse].index(name)
         self._slots, self._slot = slots, slots.sparse[place]

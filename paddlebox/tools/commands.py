@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": ("launch.serve", "serve an export file over HTTP"),
     "embeddings": ("tools.embeddings", "write the vectors of a slot as Parquet"),
     "vectors": ("tools.vectors", "write and index the vectors of a model with two towers"),
+    "slots": ("tools.slots", "show the features that slots.yaml makes of a file"),
     "report": ("tools.report.cli", "show a run as a page"),
     "compare": ("tools.report.cli", "compare runs"),
     "store": ("tools.upkeep.cli", "inspect, verify, copy and repair a store"),

@@ -48,6 +48,14 @@ Block::Block(const FeedSchema& schema, ParsedChunk* out)
       single_(slots_),
       next_(slots_) {}
 
+void Block::BadOnes(int64_t begin) {
+  const auto before = [](const RowError& one, int64_t row) { return one.row < row; };
+  auto at = std::lower_bound(refused_->begin(), refused_->end(), begin, before);
+  for (; at != refused_->end() && at->row < begin + static_cast<int64_t>(rows_); ++at) {
+    Bad(static_cast<size_t>(at->row - begin), "%s", at->reason.c_str());
+  }
+}
+
 Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>& tags,
                   const std::vector<Column>& weights, int64_t begin, int64_t rows) {
   rows_ = static_cast<size_t>(rows);
@@ -61,6 +69,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   any_bad_ = false;
   unchecked_.clear();
   digits_.clear();
+  if (refused_ != nullptr) BadOnes(begin);
   for (size_t i = 0; i < tags.size(); ++i) {
     PBX_RETURN_IF_ERROR(tags[i].Rows(begin, rows, items_.data(), nulls_.data()));
     PBX_RETURN_IF_ERROR(TakeTags(tags_[i], tags[i]));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "feed/columns/column_values.h"
+#include "feed/columns/expression_columns.h"
 #include "feed/text/dense_limits.h"
 #include "feed/text/parser.h"
 #include "feed/text/schema.h"
@@ -16,6 +17,7 @@
 namespace pbx::feed {
 
 constexpr int64_t kBlockRows = 1024;  // their values fit into the cache; 128 and 256 are no faster
+static_assert(static_cast<size_t>(kBlockRows) <= expr::kRows);
 // For a shorter list, this many values are copied all the same. Copying the exact number costs a
 // branch misprediction per list if lengths vary at random from 1 to 3; these took half of the time.
 constexpr size_t kShort = 4;
@@ -23,6 +25,9 @@ constexpr size_t kShort = 4;
 class Block {
  public:
   Block(const FeedSchema& schema, ParsedChunk* out);
+
+  // The rows of the batch that the following calls of Add mark as bad. Kept by reference.
+  void Refuse(const std::vector<RowError>& rows) { refused_ = &rows; }
 
   // tags: the columns of TagColumnsRead of the schema. weights: those of the weighted slots.
   Status Add(const std::vector<Column>& columns, const std::vector<Column>& tags,
@@ -100,7 +105,10 @@ class Block {
   bool AssembleSingles();
   void MoveRow(size_t from, size_t to);
 
+  void BadOnes(int64_t begin);
+
   ParsedChunk* const out_;
+  const std::vector<RowError>* refused_ = nullptr;
   const DenseLimits limits_;
   const TagSpec tag_spec_;
   const std::vector<TagColumn> tags_;

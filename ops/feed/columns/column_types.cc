@@ -5,10 +5,10 @@
 #include <string>
 
 #include "feed/columns/columns.h"
+#include "feed/columns/expression_columns.h"
 
 namespace pbx {
 namespace feed {
-namespace {
 
 std::string TypeName(const ArrowSchema& type) {
   static constexpr struct {
@@ -39,6 +39,8 @@ std::string TypeName(const ArrowSchema& type) {
   if (format.rfind("+w:", 0) == 0) return "fixed_size_list<" + item + ">[" + format.substr(3) + "]";
   return "the type '" + format + "' of the Arrow C data interface";
 }
+
+namespace {
 
 bool IsOne(const ArrowSchema& type, const char* formats) {
   return type.dictionary == nullptr && std::strlen(type.format) == 1 &&
@@ -161,7 +163,7 @@ Status CheckTagType(const TagColumn& tag, const ArrowSchema& type) {
 Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
   PBX_RETURN_IF_ERROR(schema.Check());
   for (const SlotSpec& slot : schema.slots) {
-    if (slot.transform.made()) continue;
+    if (slot.transform.made() || slot.output >= 0) continue;
     const Result<int64_t> place = feed::FindColumn(slot, type);
     PBX_RETURN_IF_ERROR(place.status());
     PBX_RETURN_IF_ERROR(feed::CheckType(slot, *type.children[place.value()]));
@@ -170,6 +172,7 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
     PBX_RETURN_IF_ERROR(weights.status());
     PBX_RETURN_IF_ERROR(feed::CheckWeightType(slot, *type.children[weights.value()]));
   }
+  PBX_RETURN_IF_ERROR(feed::CheckExpressions(schema, type));
   for (const TagColumn& tag : schema.TagColumnsRead()) {
     const Result<int64_t> place = feed::FindColumn(feed::SpecOf(tag), type);
     PBX_RETURN_IF_ERROR(place.status());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "feed/columns/arrow_abi.h"
 #include "feed/text/schema.h"
@@ -22,6 +23,9 @@ SlotSpec SpecOf(const TagColumn& tag);
 
 // The same for the column of the weights of a slot.
 SlotSpec SpecOfWeights(const SlotSpec& slot);
+
+// For messages.
+std::string TypeName(const ArrowSchema& type);
 
 // The index of the slot's column among the children. InvalidArgument unless exactly one child has
 // its name.

@@ -50,7 +50,9 @@ class Column {
   const SlotSpec& slot() const { return slot_; }
   const ArrowArray& leaf() const { return *leaf_; }
   bool scalar() const { return !list_; }
+  const ArrowSchema& leaf_type() const { return *leaf_type_; }
   char leaf_kind() const { return leaf_type_->format[0]; }
+  bool is_string() const { return IsString(*leaf_type_); }
 
   // Corruption if buffers that the types need are missing. rows: the number of rows of the batch.
   Status CheckBuffers(int64_t rows) const {

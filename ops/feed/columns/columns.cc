@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "feed/columns/column_block.h"
 #include "feed/columns/column_types.h"
 #include "feed/columns/column_values.h"
+#include "feed/columns/expression_columns.h"
 #include "feed/text/transform.h"
 
 namespace pbx {
@@ -40,8 +42,11 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
   for (const SlotSpec& slot : read.slots) {
     if (slot.weighted) weight_specs.push_back(feed::SpecOfWeights(slot));
   }
+  std::unique_ptr<feed::ExpressionColumns> computed;
+  if (read.program != nullptr) computed = std::make_unique<feed::ExpressionColumns>(read);
   for (const ColumnBatch& batch : batches) {
     PBX_RETURN_IF_ERROR(CheckColumns(read, *batch.type));
+    if (computed != nullptr) PBX_RETURN_IF_ERROR(computed->Open(batch));
     const int64_t rows = batch.values->length;
     std::vector<feed::Column> columns, tags, weights;
     const auto add = [&](const std::vector<SlotSpec>& specs, std::vector<feed::Column>* to) {
@@ -57,6 +62,10 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
     PBX_RETURN_IF_ERROR(add(weight_specs, &weights));
     int64_t feasigns = 0;
     for (const SlotSpec& slot : read.slots) {
+      if (slot.output >= 0) {
+        feasigns += slot.kind == SlotKind::kSparse ? rows : 0;
+        continue;
+      }
       const int64_t place = feed::FindColumn(slot, *batch.type).value();
       columns.emplace_back(slot, *batch.type->children[place], *batch.values->children[place],
                            batch.values->offset);
@@ -73,8 +82,20 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
     ReserveHuge(&out->dense, expected * read.dense_width());
     ReserveHuge(&out->lengths, expected * read.sparse_slots());
     for (int64_t begin = 0; begin < rows; begin += feed::kBlockRows) {
-      PBX_RETURN_IF_ERROR(
-          block.Add(columns, tags, weights, begin, std::min(feed::kBlockRows, rows - begin)));
+      const int64_t n = std::min(feed::kBlockRows, rows - begin);
+      if (computed == nullptr) {
+        PBX_RETURN_IF_ERROR(block.Add(columns, tags, weights, begin, n));
+        continue;
+      }
+      PBX_RETURN_IF_ERROR(computed->Take(begin, n));
+      block.Refuse(computed->errors());
+      std::vector<feed::Column> all;  // in the order of the slots
+      all.reserve(read.slots.size());
+      auto next = columns.begin();
+      for (const SlotSpec& slot : read.slots) {
+        all.push_back(slot.output >= 0 ? computed->column(slot) : *next++);
+      }
+      PBX_RETURN_IF_ERROR(block.Add(all, tags, weights, begin, n));
     }
   }
   Transform(schema, out);

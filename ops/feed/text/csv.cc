@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "feed/text/csv_cells.h"
+#include "feed/text/csv_expressions.h"
 #include "feed/text/line_parser.h"
 #include "feed/text/parser.h"
 #include "feed/text/scan.h"
@@ -11,23 +12,16 @@
 
 namespace pbx {
 namespace feed {
-namespace {
-
-// Cuts a line into cells.
-bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
-              std::vector<Cell>* cells, LineError* error) {
-  cells->clear();
-  unquoted->clear();
-  unquoted->reserve(static_cast<size_t>(end - p));
-  for (;;) {
-    Cell cell;
-    p = CutCell(p, end, delimiter, cells->size() + 1, unquoted, &cell, error);
-    if (p == nullptr) return false;
-    cells->push_back(cell);
-    if (p == end) return true;
-    ++p;  // a delimiter is always followed by a cell, which may be empty
+__attribute__((noinline)) void EmptyNulls(const FeedSchema& schema, std::vector<Cell>* cells) {
+  for (Cell& cell : *cells) {
+    const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
+    for (const std::string& null : schema.csv_nulls) {
+      if (text == null) cell.end = cell.begin;
+    }
   }
 }
+
+namespace {
 
 class CsvParser : public LineParser {
  public:
@@ -40,15 +34,18 @@ class CsvParser : public LineParser {
       return static_cast<size_t>(at - columns.begin());
     };
     for (const SlotSpec& slot : schema.slots) places_.push_back(place(slot.column_name()));
+    if (schema.program != nullptr) {
+      std::vector<size_t> loads;
+      for (const expr::Load& load : schema.program->loads) loads.push_back(place(load.column));
+      expressions_ = std::make_unique<CsvExpressions>(schema, std::move(loads), columns_);
+    }
     for (const TagColumn& tag : tags_) tag_places_.push_back(place(tag.column));
   }
 
+  void Ahead(const std::vector<TextLine>& lines) override { expressions_->Take(lines); }
+
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
-    if (!CutCells(p, end, schema_.csv_delimiter, &unquoted_, &cells_, error)) return false;
-    if (cells_.size() != columns_) {
-      return error->Set("%zu cells, expected %zu", cells_.size(), columns_);
-    }
-    if (!schema_.csv_nulls.empty()) EmptyNulls();
+    if (!Cut(p, end, error)) return false;
     for (size_t i = 0; i < tags_.size(); ++i) {
       if (!TakeTag(tags_[i], cells_[tag_places_[i]], &out->tags, error)) return false;
     }
@@ -56,6 +53,14 @@ class CsvParser : public LineParser {
     size_t dense = 0;
     for (size_t i = 0; i < places_.size(); ++i) {
       const SlotSpec& slot = schema_.slots[i];
+      if (slot.output >= 0) {
+        if (slot.kind == SlotKind::kSparse) {
+          expressions_->TakeSparse(slot, schema_, sparse++, out);
+        } else if (!expressions_->TakeDense(slot, dense++, out, error)) {
+          return false;
+        }
+        continue;
+      }
       const Cell cell = cells_[places_[i]];
       switch (slot.kind) {
         case SlotKind::kLabel:
@@ -74,14 +79,21 @@ class CsvParser : public LineParser {
   }
 
  private:
-  // Not inlined, so that Parse is not slower for files without nulls.
-  __attribute__((noinline)) void EmptyNulls() {
-    for (Cell& cell : cells_) {
-      const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
-      for (const std::string& null : schema_.csv_nulls) {
-        if (text == null) cell.end = cell.begin;
-      }
+  // Cuts the line into `cells_`.
+  bool Cut(const char* p, const char* end, LineError* error) {
+    cells_.clear();
+    if (expressions_ != nullptr) {
+      if (!expressions_->Find(p, &cells_, error)) return false;
+      if (!cells_.empty()) return true;
     }
+    unquoted_.clear();
+    unquoted_.reserve(static_cast<size_t>(end - p));
+    if (!CutCells(p, end, schema_.csv_delimiter, &unquoted_, &cells_, error)) return false;
+    if (cells_.size() != columns_) {
+      return error->Set("%zu cells, expected %zu", cells_.size(), columns_);
+    }
+    if (!schema_.csv_nulls.empty()) EmptyNulls(schema_, &cells_);
+    return true;
   }
 
   const char* ValueEnd(const char* p, const char* end) const {
@@ -165,6 +177,7 @@ class CsvParser : public LineParser {
   std::vector<size_t> tag_places_;
   std::vector<Cell> cells_;
   std::string unquoted_;
+  std::unique_ptr<CsvExpressions> expressions_;  // null: no slot has expr
 };
 
 }  // namespace
@@ -189,6 +202,7 @@ Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema) {
   }
   std::vector<feed::Cell> cells;
   std::string unquoted;
+  unquoted.reserve(size);
   feed::LineError error(true);
   if (!feed::CutCells(line, line + size, schema->csv_delimiter, &unquoted, &cells, &error)) {
     return Error(Code::kInvalidArgument, "the header: %s", error.reason().c_str());

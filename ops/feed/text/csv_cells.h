@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "feed/text/line_parser.h"
+#include "feed/text/schema.h"
 
 namespace pbx::feed {
 
@@ -50,5 +52,22 @@ inline const char* CutCell(const char* p, const char* end, char delimiter, size_
   }
   return p;
 }
+
+// Cuts a line into cells, which it adds to *cells. Reserve room for the line in *unquoted.
+inline bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
+                     std::vector<Cell>* cells, LineError* error) {
+  for (;;) {
+    Cell cell;
+    p = CutCell(p, end, delimiter, cells->size() + 1, unquoted, &cell, error);
+    if (p == nullptr) return false;
+    cells->push_back(cell);
+    if (p == end) return true;
+    ++p;  // a delimiter is always followed by a cell, which may be empty
+  }
+}
+
+// Empties the cells that have a text of csv_nulls. Not inlined, so that the parser is not slower
+// for files without nulls.
+void EmptyNulls(const FeedSchema& schema, std::vector<Cell>* cells);
 
 }  // namespace pbx::feed

@@ -54,9 +54,20 @@ class LineError {
   std::string reason_;
 };
 
+// A line without its line break.
+struct TextLine {
+  const char* begin;
+  const char* end;
+};
+
 class LineParser {
  public:
   virtual ~LineParser() = default;
+
+  // Takes up to expr::kRows lines that Parse will be called with, in order, before the next call.
+  // It may leave some out. Only called if the schema has expressions.
+  virtual void Ahead(const std::vector<TextLine>& lines) { static_cast<void>(lines); }
+
   // [p, end): a line without its line break, not empty, without NUL. Sets every member of `out`.
   // False if the line is malformed; then `out` is undefined.
   virtual bool Parse(const char* p, const char* end, LineValues* out, LineError* error) = 0;

@@ -114,7 +114,9 @@ class ChunkParser {
   bool known() const { return parser_ != nullptr; }
 
   void Run() {
+    const char* ahead = schema_.program != nullptr ? begin_ : end_;
     for (const char* p = begin_; p < end_; ++out_.lines) {
+      if (p == ahead) ahead = Ahead(p);
       const void* found = std::memchr(p, '\n', static_cast<size_t>(end_ - p));
       const char* const next = found == nullptr ? end_ : static_cast<const char*>(found);
       const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
@@ -143,8 +145,29 @@ class ChunkParser {
     return parser_->ParseFast(*kernels_, p, rest, tokens_->columns(), &values_);
   }
 
+  static const char* SkipMark(const char* p, const char* end) {
+    return end - p >= 3 && std::memcmp(p, kByteOrderMark, 3) == 0 ? p + 3 : p;
+  }
+
+  // Shows the parser the next lines. Returns where the line after them begins.
+  const char* Ahead(const char* p) {
+    lines_.clear();
+    while (p < end_ && lines_.size() < expr::kRows) {
+      const void* found = std::memchr(p, '\n', static_cast<size_t>(end_ - p));
+      const char* const next = found == nullptr ? end_ : static_cast<const char*>(found);
+      const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
+      const char* const begin = SkipMark(p, line_end);
+      if (begin < line_end && static_cast<size_t>(line_end - begin) <= schema_.max_line_bytes) {
+        lines_.push_back({begin, line_end});
+      }
+      p = next == end_ ? end_ : next + 1;
+    }
+    parser_->Ahead(lines_);
+    return p;
+  }
+
   void ParseSlowly(const char* p, const char* end) {
-    if (end - p >= 3 && std::memcmp(p, kByteOrderMark, 3) == 0) p += 3;
+    p = SkipMark(p, end);
     if (p == end) return;
     LineError error(out_.first_bad.size() < kBadLinesKept);
     if (ParseLine(p, end, &error)) {
@@ -177,7 +200,8 @@ class ChunkParser {
     if (schema_.format == Format::kPlugin) return;
     LineError unsaid(false);
     values_.count = 0;
-    p = SkipTags(p, end, &unsaid);
+    p = SkipTags(SkipMark(p, end), end, &unsaid);
+    if (p != nullptr && schema_.program != nullptr) exact_parser_->Ahead({{p, end}});
     if (p == nullptr || !exact_parser_->Parse(p, end, &values_, &unsaid)) return;
     limits_.TakeRounded(values_.dense.data(), values_.exact.data(), out_.lines, &out_.rounded);
   }
@@ -276,6 +300,7 @@ class ChunkParser {
   // read.
   const TokenKernels* const kernels_ = HasStrings() || weighted_ ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
+  std::vector<TextLine> lines_;
   LineValues values_;
   const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
   // Whether lines that the kernels can read may hold text: names of unknown slots, or tags.

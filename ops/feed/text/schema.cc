@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace pbx {
 namespace {
@@ -82,6 +83,22 @@ Status CheckMade(const std::vector<SlotSpec>& slots, size_t index) {
   return Status::Ok();
 }
 
+Status CheckExpr(const FeedSchema& schema, const SlotSpec& slot) {
+  if (schema.format != Format::kCsv && schema.format != Format::kColumns) {
+    return Error(Code::kInvalidArgument,
+                 "slot '%s' has expr, which needs columns with names: expected the format csv, "
+                 "parquet, arrow or orc",
+                 slot.name.c_str());
+  }
+  const bool fits = slot.kind == SlotKind::kSparse ||
+                    (slot.kind == SlotKind::kDense && slot.dim == 1 && !slot.weight);
+  if (fits && !slot.transform.made() && slot.column.empty() && !slot.weighted) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "slot '%s' has expr, expected a sparse slot, or a dense one of dim 1, without "
+               "column, bucket, cross and weighted",
+               slot.name.c_str());
+}
+
 Status CheckTransform(const FeedSchema& schema, size_t index) {
   const SlotSpec& slot = schema.slots[index];
   const SlotTransform& t = slot.transform;
@@ -98,6 +115,7 @@ Status CheckTransform(const FeedSchema& schema, size_t index) {
                  "criteo_tsv",
                  slot.name.c_str());
   }
+  if (!slot.expr.empty()) PBX_RETURN_IF_ERROR(CheckExpr(schema, slot));
   if (t.made()) return CheckMade(schema.slots, index);
   if (index > 0 && schema.slots[index - 1].transform.made()) {
     return Error(Code::kInvalidArgument,
@@ -191,11 +209,29 @@ std::vector<std::string> FeedSchema::ColumnNames() const {
   };
   for (const TagColumn& tag : TagColumnsRead()) add(tag.column);
   for (const SlotSpec& slot : slots) {
-    if (slot.transform.made()) continue;
+    if (slot.transform.made() || !slot.expr.empty()) continue;
     add(slot.column_name());
     if (slot.weighted && format == Format::kColumns) add(slot.weight_column);
   }
+  if (program != nullptr) {
+    for (const expr::Load& load : program->loads) add(load.column);
+  }
   return names;
+}
+
+Status FeedSchema::Compile(const expr::Zones& zones) {
+  std::vector<expr::Source> sources;
+  for (SlotSpec& slot : slots) {
+    if (slot.expr.empty()) continue;
+    slot.output = static_cast<int>(sources.size());
+    const bool dense = slot.kind == SlotKind::kDense;
+    sources.push_back({slot.name, slot.expr, dense, slot.transform.hash});
+  }
+  if (sources.empty()) return Status::Ok();
+  Result<expr::Program> compiled = expr::Compile(sources, zones);
+  PBX_RETURN_IF_ERROR(compiled.status());
+  program = std::make_shared<const expr::Program>(std::move(compiled.value()));
+  return Status::Ok();
 }
 
 std::vector<TagColumn> FeedSchema::TagColumnsRead() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "feed/expr/program.h"
 #include "feed/text/tags.h"
 #include "row/feasign.h"
 
@@ -77,6 +78,10 @@ struct SlotSpec {
   // follows the last ':' of a value; kColumns: it is in the column weight_column.
   bool weighted = false;
   std::string weight_column = {};
+  // kDense of dim 1, kSparse: computed from columns of the line, see docs/expressions.md. kCsv and
+  // kColumns only. Empty: read from the slot's own column.
+  std::string expr = {};
+  int output = -1;  // of FeedSchema::program; set by Compile
   // kDense: the values are needed as they were read, too. Set by WithoutMade.
   bool exact = false;
 
@@ -108,9 +113,15 @@ struct FeedSchema {
   // kCsv. The columns of the file; empty: ColumnNames().
   std::vector<std::string> csv_columns = {};
   char csv_delimiter = ',';
-  char csv_list_separator = '|';                    // between the values of one cell
+  char csv_list_separator = '|';  // between the values of one cell
   std::vector<std::string> csv_nulls = {};          // a cell with one of these texts is empty
   std::shared_ptr<const feed::Plugin> plugin = {};  // kPlugin, see line_plugin.h
+  // Computes the slots with `expr`; null if there are none. Set by Compile.
+  std::shared_ptr<const expr::Program> program = {};
+
+  // Compiles the expressions. InvalidArgument names the slot and the place of the mistake. zones:
+  // those that expressions may name.
+  Status Compile(const expr::Zones& zones);
 
   uint32_t KeySlot(size_t sparse) const {
     return key_slots.empty() ? static_cast<uint32_t>(sparse) : key_slots[sparse];

@@ -9,16 +9,9 @@
 #include "base/hash.h"
 #include "feed/text/parser.h"
 #include "feed/text/schema.h"
+#include "row/feasign.h"
 
 namespace pbx {
-
-// The feasign of a string: HashBytes with seed 0, or 1 if that is 0. An empty string gives 0, no
-// feasign.
-inline uint64_t FeasignOfString(const char* text, size_t size) {
-  if (size == 0) return 0;
-  const uint64_t hash = HashBytes(text, size, 0);
-  return hash == 0 ? 1 : hash;
-}
 
 // The feasign of a pair of values, never 0. It depends on the order of the two. seed: HashBytes of
 // the computed slot's name, with seed 0.

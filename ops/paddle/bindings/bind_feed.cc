@@ -119,10 +119,11 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
 
 // slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), weighted (for
 // a sparse slot; may be missing) with weight_column (a name, or None), shares (None, or the name of
-// the slot whose feasigns it shares) and the fields of TransformFrom. csv: the delimiter and the
-// list separator. tags: the tags to read (ins_id, content, logkey, time) with their columns.
-// plugin: the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as in
-// FeedSchema.
+// the slot whose feasigns it shares), expr (None, or a text; may be missing) with zones (name ->
+// where offsets start, and offsets, see expr::Zone) and the fields of TransformFrom. csv: the
+// delimiter and the list separator. tags: the tags to read (ins_id, content, logkey, time) with
+// their columns. plugin: the path of a shared library, for the format "plugin". csv_columns,
+// csv_nulls: as in FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,
@@ -149,6 +150,8 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.tags.log_key = take("logkey", &schema.log_key_column);
   schema.tags.time = take("time", &schema.time_column);
   if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
+  using ZoneFields = std::map<std::string, std::pair<std::vector<int64_t>, std::vector<int32_t>>>;
+  expr::Zones zones;
   for (const py::dict& fields : slots) {
     SlotSpec slot;
     slot.name = fields["name"].cast<std::string>();
@@ -161,9 +164,16 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
       slot.weight_column = fields["weight_column"].cast<std::string>();
     }
     slot.transform = TransformFrom(fields);
+    if (fields.contains("expr") && !fields["expr"].is_none()) {
+      slot.expr = fields["expr"].cast<std::string>();
+      for (const auto& [name, zone] : fields["zones"].cast<ZoneFields>()) {
+        zones[name] = {zone.first, zone.second};
+      }
+    }
     schema.slots.push_back(slot);
   }
   if (per_slot_keys) schema.key_slots = KeySlotsFrom(slots);
+  ThrowIfError(schema.Compile(zones));
   ThrowIfError(schema.Check());  // reports an invalid schema
   return schema;
 }
@@ -239,14 +249,34 @@ std::vector<py::tuple> Rounded(const ParsedChunk& chunk) {
   return rounded;
 }
 
-// (column, use) of each slot: "text" if it is hashed, "number" if it is floats, or "id".
+// (column, use, whether as a list) of each column that an expression reads: "text", "number", "id"
+// or "stamp".
+std::vector<std::tuple<std::string, std::string, bool>> ExpressionColumns(
+    const FeedSchema& schema) {
+  std::vector<std::tuple<std::string, std::string, bool>> columns;
+  if (schema.program == nullptr) return columns;
+  for (const expr::Load& load : schema.program->loads) {
+    const expr::Kind kind = load.type.kind;
+    columns.emplace_back(load.column,
+                         kind == expr::Kind::kFloat  ? "number"
+                         : kind == expr::Kind::kInt  ? "id"
+                         : kind == expr::Kind::kTime ? "stamp"
+                                                     : "text",
+                         load.type.list);
+  }
+  return columns;
+}
+
+// (column, use) of what slots and expressions read: "text" if it is hashed, "number" if it is floats, or "id".
 std::vector<std::pair<std::string, std::string>> ColumnUses(const FeedSchema& schema) {
   std::vector<std::pair<std::string, std::string>> uses;
   for (const SlotSpec& slot : schema.WithoutMade().slots) {
+    if (slot.output >= 0) continue;
     const bool sparse = slot.kind == SlotKind::kSparse;
     uses.emplace_back(slot.column_name(), slot.transform.hash ? "text" : sparse ? "id" : "number");
     if (slot.weighted) uses.emplace_back(slot.weight_column, "number");
   }
+  for (const auto& [column, use, list] : ExpressionColumns(schema)) uses.emplace_back(column, use);
   return uses;
 }
 
@@ -534,6 +564,7 @@ void BindFeed(py::module_& module) {
       .def("with_csv_header", &WithCsvHeader, py::arg("line"))
       .def("check_columns", &CheckColumnsOf, py::arg("type"))
       .def_property_readonly("column_names", &FeedSchema::ColumnNames)
+      .def_property_readonly("expression_columns", &ExpressionColumns)
       .def_readonly("csv_columns", &FeedSchema::csv_columns)
       .def_property_readonly("column_uses", &ColumnUses)
       .def_property_readonly("sparse_slots", &FeedSchema::sparse_slots)

@@ -159,7 +159,7 @@ class _Feasigns:
         number = target.slots.key_slots()[self._place]
         self._salt = salt_of(number) if data.key_space is KeySpace.PER_SLOT else None
         self._values: SlotValues | None = None
-        if not target.slots.sparse[self._place].made:
+        if target.slots.sparse[self._place].read:
             self._values = SlotValues(target.slots, slot, data.format, data.key_space, data.parser)
         self._vocabulary: list[str] | None = None
         if rows.vocabulary is not None:
