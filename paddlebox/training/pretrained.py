@@ -113,10 +113,9 @@ class VectorFile:
                 f"{key}: expected one slot with `table: {table.name}`, besides those that share "
                 f"its ids, found {', '.join(slot.name for slot in own)}: give each a table"
             )
-        if own[0].made:
+        if not own[0].read:
             raise ConfigError(
-                f"{key}: slot {own[0].name!r} is made of other slots: expected one that is read "
-                "from the data"
+                f"{key}: slot {own[0].name!r} is computed: expected one that is read from the data"
             )
         self._number = [slot.name for slot in slots.sparse].index(own[0].name)
         data = config.data

@@ -315,7 +315,7 @@ def test_a_bad_new_file_ends_the_run_at_its_last_commit(tmp_path: Path) -> None:
     ("slots", "expected"),
     [
         ({"user": {"table": "texts"}}, "expected one slot .* found user, item_text"),
-        ({"item_text": {"cross": ["user", "item"], "table": "texts"}}, "is made of other slots"),
+        ({"item_text": {"cross": ["user", "item"], "table": "texts"}}, "is computed"),
     ],
 )
 def test_a_table_of_vectors_has_one_slot(
