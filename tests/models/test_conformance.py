@@ -131,10 +131,10 @@ def test_every_mode_of_program_trains_it_alike(
 
 
 @pytest.mark.parametrize("model", [model for model in SETTINGS if model != "dnn"])
-def test_a_model_of_one_width_refuses_several_tables(model: str) -> None:
+def test_a_model_of_one_width_projects_the_vectors_of_other_widths(model: str) -> None:
     more = [TableSlots(slots=2, embedx_dim=5, table="wide")]
-    with pytest.raises(ConfigError, match=f"model.type {model} .*use dnn"):
-        create_model(config_of(model, {}), slots=S, embedx_dim=D, dense_width=0, more=more)
+    layer = create_model(config_of(model, {}), slots=S, embedx_dim=D, dense_width=0, more=more)
+    assert [5, D] in [parameter.shape for parameter in layer.parameters()]
 
 
 @pytest.mark.parametrize("model", list(SETTINGS))
