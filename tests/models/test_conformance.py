@@ -10,7 +10,6 @@ import pytest
 
 from paddlebox import ops
 from paddlebox.config import ModelType
-from paddlebox.errors import ConfigError
 from paddlebox.models import Inputs, create_model
 from paddlebox.nn import TableSlots
 from paddlebox.serving.program import DenseProgram, freeze
