@@ -171,8 +171,8 @@ Status GatherGrad(const float* grad, int64_t outer, int64_t rows, int64_t inner,
     using Index = decltype(of);
     const int64_t span = (rows + kSpans - 1) / kSpans;
     const int64_t spans = span == 0 ? 0 : (rows + span - 1) / span;
-    const Scattered<Index> scattered{grad, rows, inner, static_cast<const Index*>(index), m, span,
-                                     spans, to};
+    const Scattered<Index> scattered{grad, rows, inner, static_cast<const Index*>(index),
+                                     m,    span, spans, to};
     return LaunchForAll("gather_grad", outer * spans * inner, scattered, stream);
   });
 }

@@ -62,7 +62,7 @@ def attention(form: str) -> Callable[..., Any]:
     return of
 
 
-ATTENDED = [(7, 6), (7, 6), (7, 4), (2, 8), (2, 3)]
+ATTENDED: list[tuple[int, ...]] = [(7, 6), (7, 6), (7, 4), (2, 8), (2, 3)]
 
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "add a column": (lambda x, y: x + y, [(4, 5), (4, 1)]),

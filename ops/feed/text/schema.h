@@ -113,7 +113,7 @@ struct FeedSchema {
   // kCsv. The columns of the file; empty: ColumnNames().
   std::vector<std::string> csv_columns = {};
   char csv_delimiter = ',';
-  char csv_list_separator = '|';  // between the values of one cell
+  char csv_list_separator = '|';                    // between the values of one cell
   std::vector<std::string> csv_nulls = {};          // a cell with one of these texts is empty
   std::shared_ptr<const feed::Plugin> plugin = {};  // kPlugin, see line_plugin.h
   // Computes the slots with `expr`; null if there are none. Set by Compile.

@@ -267,7 +267,8 @@ std::vector<std::tuple<std::string, std::string, bool>> ExpressionColumns(
   return columns;
 }
 
-// (column, use) of what slots and expressions read: "text" if it is hashed, "number" if it is floats, or "id".
+// (column, use) of what slots and expressions read: "text" if it is hashed, "number" if it is
+// floats, or "id".
 std::vector<std::pair<std::string, std::string>> ColumnUses(const FeedSchema& schema) {
   std::vector<std::pair<std::string, std::string>> uses;
   for (const SlotSpec& slot : schema.WithoutMade().slots) {
