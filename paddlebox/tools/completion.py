@@ -94,7 +94,9 @@ _BASH = """\
 _paddlebox() {
     local word="${COMP_WORDS[COMP_CWORD]}" command="" option="" at
     if ((COMP_CWORD > 1)); then command="${COMP_WORDS[1]}"; fi
-    if ((COMP_CWORD > 2)) && [[ $command == store ]]; then command="store ${COMP_WORDS[2]}"; fi
+    case "$command" in
+    store | slots) if ((COMP_CWORD > 2)); then command+=" ${COMP_WORDS[2]}"; fi ;;
+    esac
     for ((at = COMP_CWORD - 1; at > 1; at--)); do
         if [[ ${COMP_WORDS[at]} == -* ]]; then
             option="${COMP_WORDS[at]}"
@@ -136,7 +138,9 @@ _ZSH = """\
 _paddlebox() {
     local word=$words[CURRENT] command='' option='' at
     if ((CURRENT > 2)); then command=$words[2]; fi
-    if ((CURRENT > 3)) && [[ $command == store ]]; then command="store $words[3]"; fi
+    case $command in
+    (store|slots) if ((CURRENT > 3)); then command="$command $words[3]"; fi ;;
+    esac
     for ((at = CURRENT - 1; at > 2; at--)); do
         if [[ $words[at] == -* ]]; then
             option=$words[at]
@@ -177,8 +181,8 @@ _FISH = """\
 function __paddlebox
     set -l words (commandline -opc)
     set -l command $words[2]
-    if test (count $words) -gt 2; and test "$command" = store
-        set command "store $words[3]"
+    if test (count $words) -gt 2; and contains -- "$command" store slots
+        set command "$command $words[3]"
     end
     set -l option ''
     for at in (seq (count $words) -1 3)

@@ -117,7 +117,7 @@ slots:
   - {name: words, type: sparse, hash: true, max_length: 3}
   - {name: items, type: sparse}
   - {name: much, type: dense, default: -1, expr: "log1p(cost) * length(words) + if(age > 18, 1, 0)"}
-  - {name: town, type: sparse, hash: true, expr: "concat(lower(city), '-', length(list(items)))"}
+  - {name: town, type: sparse, hash: true, expr: "concat(lower(city), '-', length(words))"}
   - {name: said, type: sparse, hash: true, expr: "last(words, 1)"}
   - {name: some, type: sparse, shares: items, expr: "first(items, 2)"}
   - {name: age_range, type: sparse, bucket: {of: age, boundaries: [18, 30.5, 50]}}
