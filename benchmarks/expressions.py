@@ -38,7 +38,9 @@ def batch_of(rows: int, seed: int) -> Any:
             "age": pa.array(rng.integers(10, 90, rows), mask=rng.random(rows) < 0.1),
             "city": pa.array(cities[rng.integers(0, len(cities), rows)]),
             "device": pa.array(np.array(["ios", "android", "web"])[rng.integers(0, 3, rows)]),
-            "time": pa.array(rng.integers(1.6e9, 1.8e9, rows), pa.timestamp("s", "UTC")),
+            "time": pa.array(
+                rng.integers(1_600_000_000, 1_800_000_000, rows), pa.timestamp("s", "UTC")
+            ),
         }
     )
 

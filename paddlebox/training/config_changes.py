@@ -81,7 +81,8 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
     listed = slots["slots"]
     others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
     names = [slot["name"] for slot in listed]
-    fields = [{**slot} for slot in listed]
+    # A key without a value is as one that an older version did not have.
+    fields = [{key: value for key, value in slot.items() if value is not None} for slot in listed]
     rates = [one.pop("learning_rate_factor", 1.0) for one in fields]
     return {
         **others,
