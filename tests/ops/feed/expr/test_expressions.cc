@@ -284,7 +284,7 @@ TEST(any_text_is_compiled_or_refused) {
   size_t compiled = 0;
   for (int i = 0; i < 3000; ++i) {
     std::string text;
-    for (unsigned n = random() % 9; n > 0; --n) text += pieces[random() % pieces.size()] + " ";
+    for (auto n = random() % 9; n > 0; --n) text += pieces[random() % pieces.size()] + " ";
     for (SlotSpec slot : {DenseExpr(text), SparseExpr(text), SparseExpr(text, false)}) {
       FeedSchema schema = Schema(Format::kCsv, {Label("click"), slot});
       if (text.empty() || !schema.Compile(kZones).ok()) continue;
