@@ -319,7 +319,8 @@ Status ExpressionColumns::Load(size_t load, const Column& column, int64_t begin,
     } else if (of.type.kind == Kind::kInt) {
       WithInteger(column.leaf_kind(), [&](auto* type) {
         using T = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
-        number = static_cast<int64_t>(Values<T>(column.leaf())[at]);
+        const T value = Values<T>(column.leaf())[at];
+        number = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse)
       });
     }
     if (!fits) {

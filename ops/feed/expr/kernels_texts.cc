@@ -300,6 +300,7 @@ constexpr int64_t kSmall = 1024;  // integers below are hashed once
 
 std::vector<int64_t> SmallFeasigns() {
   std::vector<int64_t> feasigns;
+  feasigns.reserve(kSmall);
   for (int64_t i = 0; i < kSmall; ++i) feasigns.push_back(static_cast<int64_t>(FeasignOfDigits(i)));
   return feasigns;
 }

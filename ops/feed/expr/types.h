@@ -13,7 +13,7 @@ inline Type ListOf(Kind kind) { return {kind, true, -1}; }
 inline std::string NameOf(Type type) {
   static constexpr const char* kNames[] = {"a value",  "a truth value", "an integer",
                                            "a number", "a text",        "a time"};
-  const std::string one = kNames[static_cast<size_t>(type.kind)];
+  std::string one = kNames[static_cast<size_t>(type.kind)];
   if (!type.list) return one;
   if (type.kind == Kind::kUnknown) return "a list";
   return "a list of " + one.substr(one.find(' ') + 1) + "s";
