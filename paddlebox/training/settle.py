@@ -266,10 +266,10 @@ class _Choice:
 
         def encoded(_: str, phase: PhaseConfig) -> PhaseConfig:
             model = phase.model
+            if model.dense_scale != "auto":  # a config that names the scales gets no ranges either
+                return phase
             custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
             scales = "none" if custom or not found.scales else found.scales
-            if model.dense_scale != "auto":  # whoever names scales knows what the model is to see
-                return phase
             ranged = any(found.ranges) and not (custom or model.reads_sequences)
             wanted: dict[str, Any] = {"model.dense_scale": scales}
             if model.dense_ranges == "auto":
