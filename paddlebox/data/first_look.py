@@ -116,7 +116,7 @@ class FirstLook:
         for chunk in self._parsed_chunks([path], schema):
             for line, reason, _ in chunk.first_bad:
                 if len(rows) + line < at_most:
-                    raise DataError(f"{path}: row {len(rows) + line + 1}: {reason}")
+                    raise DataError(f"{path}: line {len(rows) + line + 1}: {reason}")
             rows += self._rows_of(chunk, slots, schema, at_most - len(rows))
             if len(rows) == at_most:
                 break
