@@ -329,7 +329,7 @@ def test_a_sync_that_is_left_out_is_noticed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [50, long(1000)])
+@pytest.mark.parametrize("count", [20, long(1000)])
 def test_crashes_of_a_run_lose_no_commit_and_no_save(
     recorded_run: RecordedRun, pool: ProcessPoolExecutor, tmp_path: Path, count: int
 ) -> None:
