@@ -2,7 +2,16 @@
 // keys()[i]; i is the row id that the feeder writes into batches. So no hashing is needed while a
 // pass trains: a pull reads at row(0) + id * row_bytes().
 //
-// At most 2^31 - 1 rows. Rows are in huge pages.
+// At most 2^31 - 1 rows. Rows are in huge pages, one after another.
+//
+// Measured with 106,496 uniform ids of 10 M rows, as shares of the time of a pull and of a push:
+//
+//   D 16, rows of 100 bytes padded to 128     0.94, 0.91
+//   D 16, rows without word 0, of 96 bytes    0.91, 0.87
+//   D 8, rows without word 0, of 64 bytes     0.74, 0.79
+//
+// A row without its word 0 has fewer cache lines, but would be converted whenever it is staged or
+// committed. Padded rows would take 28 % more memory.
 #pragma once
 
 #include <cstdint>
