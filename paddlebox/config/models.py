@@ -195,7 +195,8 @@ class NetworkConfig(ModelConfig):
     """Keys of models with a network over the slots."""
 
     hidden: ListOf[_Width] = Field(
-        default=(400, 400, 400), description="widths of the hidden layers"
+        default=(400, 400, 400),
+        description="widths of the hidden layers; a new run of few rows may choose [256, 128]",
     )
     use_cvm: bool = Field(
         default=False, description="feed log(show) and log(ctr) of each slot to the network"

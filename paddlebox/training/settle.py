@@ -44,7 +44,9 @@ _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
 _LR_RATE_OF_IDS = 2.4  # a step moves a logit by the rate times the number of its ids
 # Networks gain from a second epoch that begins with new rows. From the third on they overfit fewer
 # rows, and more rows cost more time than they gain.
-_EPOCHS, _ROWS_OF_EPOCHS = 2, range(2_000, 100_000)
+_EPOCHS, _FEW_ROWS = 2, range(2_000, 100_000)
+# For as few rows, wider networks have the same AUC and take 1.5 times as long (docs/quality.md).
+_HIDDEN_OF_FEW_ROWS = (256, 128)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
 _LOOKED_ROWS = 20_000  # first rows from which values are chosen
 # Models with a network for one label gain from click priors; the log loss of LR and FM may rise.
@@ -134,8 +136,9 @@ def batch_size_for(rows: int) -> int:
 
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with the key_space, use_cvm, click_prior, dense_scale and dense_ranges of another
-    run, unless it names them: the rows and layers of that run have no meaning with other values.
+    """The config with the key_space, use_cvm, hidden, click_prior, dense_scale and dense_ranges of
+    another run, unless it names them: the rows and layers of that run have no meaning with other
+    values.
     Raises: ConfigError if the config does not allow one of them."""
     theirs = source["data"]["key_space"]
     if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
@@ -158,6 +161,8 @@ def _model_like(
     update: dict[str, Any] = {}
     if "use_cvm" in type(model).model_fields and "use_cvm" in theirs:
         update["use_cvm"] = theirs["use_cvm"]
+    if theirs["type"] == model.type and "hidden" in theirs:
+        update["hidden"] = tuple(theirs["hidden"])
     prior = theirs["click_prior"]
     update["click_prior"] = False if prior == "auto" else list_to_tuple(prior)
     for key in ("dense_scale", "dense_ranges"):
@@ -198,15 +203,20 @@ class _Choice:
         return config.having({"model.click_prior": found or False})
 
     def with_steps(self, config: Config, filled: bool) -> Config:
-        """With a batch size and a number of epochs."""
+        """With a batch size, a number of epochs and the size of the network."""
         several = _may_have_epochs(config, filled)
-        if config.data.batch_size != 0 and not several:
+        sized = not (filled or config.phases) and config.model.type in _WITH_PRIORS
+        sized = sized and "hidden" not in config.model.model_fields_set
+        if config.data.batch_size != 0 and not several and not sized:
             return config
         rows, why = self._rows(config)
         if config.data.batch_size == 0:
             size = _UNCOUNTED if rows is None else batch_size_for(rows // self._world.size)
             config = config.having({"data.batch_size": size})
             self.reasons.append(f"data.batch_size {size} ({why})")
+        if sized and rows is not None and rows in _FEW_ROWS:
+            config = config.having({"model.hidden": _HIDDEN_OF_FEW_ROWS})
+            self.reasons.append(f"model.hidden {list(_HIDDEN_OF_FEW_ROWS)} ({why})")
         if not several or rows is None:
             return config
         if config.model.type is ModelType.LR:
@@ -214,7 +224,7 @@ class _Choice:
                 return config
             self.reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
             return config.having({"trainer.epochs": _LR_EPOCHS})
-        if rows not in _ROWS_OF_EPOCHS:
+        if rows not in _FEW_ROWS:
             return config
         self.reasons.append(f"trainer.epochs {_EPOCHS}, trainer.reset_rows ({why})")
         return config.having({"trainer.epochs": _EPOCHS, "trainer.reset_rows": True})

@@ -104,11 +104,12 @@ def test_counting_ends_where_more_rows_change_nothing(folder: Path) -> None:
     assert FirstLook(own, SLOTS).rows([str(folder / "a"), "not there"], 2) == 2
 
 
-def test_a_batch_size_that_is_named_is_taken_and_no_row_counted(
+def test_sizes_that_are_named_are_taken_and_no_row_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = rows_found(monkeypatch, 30_000)
-    assert settle(config(folder, data={"batch_size": 7}), folder / "run").data.batch_size == 7
+    own = config(folder, data={"batch_size": 7}, model={"hidden": [4]})
+    assert settle(own, folder / "run").data.batch_size == 7
     assert not counted
 
 
@@ -482,6 +483,28 @@ def test_a_run_stores_what_it_chose_and_later_starts_continue_with_it(folder: Pa
     assert "ends after 8 training steps of data.batch_size 1;" in third[2][-1]
     assert refused[1] == third[1]
     assert ['data.key_space: was "per_slot", now "shared"' in text for text in refused[2]] == [True]
+
+
+def test_a_network_of_few_rows_is_small_unless_it_is_named_or_of_another_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(rows: int, source: Any = None, filled: bool = False, **model: Any) -> tuple[int, ...]:
+        rows_found(monkeypatch, rows)
+        own = config(folder, data={"files_per_pass": 0}, model={"type": "deepfm", **model})
+        found = settle(own, folder / "run", source=source, filled=filled).model
+        return tuple(found.hidden)
+
+    with caplog.at_level(logging.INFO, "paddlebox"):
+        assert made(2000) == made(99_999, type="dcn_v2") == (256, 128)
+    assert "model.hidden [256, 128] (about 2000 training rows)" in caplog.text
+    wide = (400, 400, 400)
+    assert made(1999) == made(100_000) == made(2000, filled=True) == wide
+    assert made(2000, hidden=[7]) == (7,)
+    theirs = config(folder, model={"type": "deepfm", "hidden": [5]})
+    source = settle(theirs, folder / "source").model_dump(mode="json")
+    assert made(2000, source=source, filled=True) == (5,)
+    assert made(2000, source=source, filled=True, hidden=[7]) == (7,)
+    assert made(2000, source=source, filled=True, type="dnn") == wide  # of another network
 
 
 def test_a_value_of_the_source_that_the_config_does_not_allow_is_an_error(folder: Path) -> None:
