@@ -1,6 +1,7 @@
 """JobStore: small messages between all ranks, through the TCPStore of the job.
 
-Steps do not use it: its server has one thread, and each rank asks it for the value of every rank.
+Steps do not use it, because its server has one thread. Of more than `_MOST_ALONE` ranks, groups of
+about √R ask it together, so that they make about 8 R requests instead of 2 R².
 
 Where a TCPStore opens its own server, the server listens on every address of the host. So the
 servers are opened here, on sockets that listen on one address, and all TCPStores are clients.
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paddlebox import _native
@@ -26,8 +29,12 @@ paddle, core = _native.paddle, _native.core
 # The server of this job, which other ranks may need until this process ends.
 _servers: list[Any] = []
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
+_MOST_LOOKS_A_SECOND = 3200  # of all ranks: more of them ask more rarely
+_MOST_ALONE = 16
+_OF_GROUP, _OF_ALL = "/of group", "/of all"  # in keys
 _CHECKED_EVERY_S = 0.2
 _BACKLOG = 4096
+_LENGTH = struct.Struct("<Q")
 #: Seconds until a rank that does not join, cannot reach the first rank, or has joined but does not
 #: connect, is an error.
 JOIN_S = 600.0
@@ -66,6 +73,8 @@ class JobStore:
         self._is_open = False  # until `open` has reached the first rank
         self._late = ""  # during the start: of the error for a rank that is late
         self._calls: dict[str, int] = {}
+        self._group = math.isqrt(size) if size > _MOST_ALONE else 1  # ranks that ask together
+        self._longest_pause_s = max(_LONGEST_PAUSE_S, size / _MOST_LOOKS_A_SECOND)
         self._clients = threading.local()
 
     def open(self) -> None:
@@ -126,7 +135,7 @@ class JobStore:
         """All ranks are connected: from now on, one that is late is waited for without a limit."""
         self._late = ""
 
-    def _check_awaited(self, rank: int) -> None:
+    def _check_awaited(self, rank: int, what: str, number: int) -> None:
         self._check(rank)
         if not self._late:
             return
@@ -134,6 +143,9 @@ class JobStore:
             if self._client.add(f"paddlebox/started/{one}", 0) > 1:
                 raise self._started_twice(one)
         if time.monotonic() - self._since > JOIN_S:
+            if self._group > 1:  # the awaited rank may wait for another one
+                missing = (r for r in range(self._size) if self._written(what, r) < number)
+                rank = next(missing, rank)
             raise RankError(f"rank {rank} {self._late} within {JOIN_S:g} s: {self._see}")
 
     def _started_twice(self, rank: int) -> ConfigError:
@@ -196,38 +208,75 @@ class JobStore:
             raise RankError(f"rank 0 has ended: the job's store is gone: {first}") from None
 
     def gather(self, what: str, mine: bytes) -> list[bytes]:
-        """(R) a message of each rank. The n-th call with a name returns the n-th messages."""
+        """(R) a message of each rank. The n-th call with a name returns the n-th messages.
+
+        The first rank of a group collects the messages of its group, exchanges them with the first
+        ranks of the other groups, and gives all messages to its group.
+        """
         number = self._calls[what] = self._calls.get(what, 0) + 1
-        # The store never frees a key, so a rank uses two keys in turn. A rank that writes its n-th
-        # message has read message n - 1 of every rank, so every rank has read all messages n - 2.
-        client, turn = self._client, number % 2
-        client.set(f"paddlebox/{what}/{turn}/{self._rank}", b"=" + mine)
-        client.add(f"paddlebox/{what}/written/{self._rank}", 1)
-        found = []
-        for rank in range(self._size):
-            self._wait_for(rank, what, number)
-            found.append(bytes(client.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
+        first = self._rank - self._rank % self._group
+        self._write(what, number, mine)
+        if self._group == 1:
+            return [self._read(what, number, rank) for rank in range(self._size)]
+        if self._rank != first:
+            return _split(self._read(what, number, first, _OF_ALL))
+        group = range(first, min(first + self._group, self._size))
+        messages = [self._read(what, number, rank) for rank in group]
+        self._write(what, number, _joined(messages), _OF_GROUP)
+        found = [
+            message
+            for other in range(0, self._size, self._group)
+            for message in _split(self._read(what, number, other, _OF_GROUP))
+        ]
+        self._write(what, number, _joined(found), _OF_ALL)
         return found
 
-    def _wait_for(self, rank: int, what: str, number: int) -> None:
+    # The store never frees a key, so a rank uses two keys of a name in turn. A rank that writes its
+    # n-th message has the results of call n - 1, so every rank has read all messages n - 2.
+
+    def _write(self, what: str, number: int, message: bytes, of: str = "") -> None:
+        self._client.set(f"paddlebox/{what}{of}/{number % 2}/{self._rank}", b"=" + message)
+        self._client.add(f"paddlebox/{what}{of}/written/{self._rank}", 1)
+
+    def _read(self, what: str, number: int, rank: int, of: str = "") -> bytes:
+        self._wait_for(rank, what, number, of)
+        return bytes(self._client.get(f"paddlebox/{what}{of}/{number % 2}/{rank}"))[1:]
+
+    def _written(self, what: str, rank: int, of: str = "") -> int:
+        """The number of messages that a rank has written."""
+        return int(self._client.add(f"paddlebox/{what}{of}/written/{rank}", 0))
+
+    def _wait_for(self, rank: int, what: str, number: int, of: str) -> None:
         """Wait until a rank has written its n-th message. Polls, so that Python gets signals."""
         pause, checked = 0.0, time.monotonic()
-        key, client = f"paddlebox/{what}/written/{rank}", self._client
-        next_pause = pauses(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
-        while client.add(key, 0) < number:
+        next_pause = pauses(_SHORTEST_PAUSE_S, self._longest_pause_s)
+        while self._written(what, rank, of) < number:
             pause = next(next_pause)
             time.sleep(pause)
             if time.monotonic() - checked > _CHECKED_EVERY_S:
                 checked = time.monotonic()
                 try:
-                    self._check_awaited(rank)
+                    self._check_awaited(rank, what, number)
                 except PaddleBoxError:
-                    if client.add(key, 0) < number:  # otherwise it ended after writing
+                    if self._written(what, rank, of) < number:  # otherwise it ended after writing
                         raise
-            if pause == _LONGEST_PAUSE_S:
+            if pause == self._longest_pause_s:
                 self._heartbeat.waits(rank, what)
-        if pause == _LONGEST_PAUSE_S:
+        if pause == self._longest_pause_s:
             self._heartbeat.waits(rank, "")
+
+
+def _joined(messages: Sequence[bytes]) -> bytes:
+    return b"".join(_LENGTH.pack(len(message)) + message for message in messages)
+
+
+def _split(joined: bytes) -> list[bytes]:
+    found, at = list[bytes](), 0
+    while at < len(joined):
+        begin = at + _LENGTH.size
+        at = begin + int(_LENGTH.unpack_from(joined, at)[0])
+        found.append(joined[begin:at])
+    return found
 
 
 def _serve(host: str, port: int) -> tuple[Any, int]:

@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -161,6 +163,52 @@ def test_the_limit_of_connecting_begins_when_all_have_joined(
 
     with ThreadPoolExecutor(2) as ranks:
         assert list(ranks.map(start, range(2))) == [[b""] * 2] * 2
+    del job_store._servers[:]
+
+
+class _Counting:
+    """A client of the store that counts requests."""
+
+    def __init__(self, client: Any, requests: Counter[str]) -> None:
+        self._client, self._requests = client, requests
+
+    def __getattr__(self, name: str) -> Any:
+        self._requests[name] += 1
+        return getattr(self._client, name)
+
+
+@pytest.mark.parametrize("size", [16, 17, 30])
+def test_ranks_gather_the_message_of_each(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 16 ranks in groups, of which the last one of 17 has one rank."""
+    stores, requests = _opened(monkeypatch, size), Counter[str]()
+    expected = [[b"%d " % n * (rank % 3) + b"%d" % rank for rank in range(size)] for n in range(5)]
+
+    def gather(rank: int) -> list[list[bytes]]:
+        store = stores[rank]
+        store._clients.client = _Counting(store._client, requests)
+        return [store.gather("what", of_all[rank]) for of_all in expected]
+
+    with ThreadPoolExecutor(size) as ranks:
+        assert list(ranks.map(gather, range(size))) == [expected] * size
+    del job_store._servers[:]
+    # `add` is also how a rank looks whether another one has written.
+    assert requests["set"] + requests["get"] <= 5 * (size + size**2 if size == 16 else 5 * size)
+
+
+def test_a_missing_rank_of_another_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of its group wait for it, and the others for the first rank of that group."""
+    monkeypatch.setattr(job_store, "_MOST_ALONE", 3)
+    stores = _opened(monkeypatch, 4)
+    monkeypatch.setattr(job_store, "JOIN_S", 1.0)
+
+    def told(rank: int) -> str:
+        with pytest.raises(RankError) as error:
+            stores[rank].gather("connected", b"")
+        return str(error.value)
+
+    with ThreadPoolExecutor(3) as ranks:
+        found = set(ranks.map(told, range(3)))
+    assert found == {"rank 3 has joined, but has not connected within 1 s: see its log"}
     del job_store._servers[:]
 
 
