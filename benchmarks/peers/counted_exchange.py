@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -57,9 +56,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted. All figures but `waits` are means of a host and step."""
+    """What was counted. All figures but the first two are means of a host and step."""
 
     waits: float  # exchanges between hosts, one after the other, of the step with most of them
+    messages_waited_for: float  # of a rank, one after the other, of the step with most of them
     requests: float  # to the job's store
     most_messages: float  # sent and received by a host, of one exchange
     messages: float  # sent by a host
@@ -135,12 +135,12 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     """Runs one pass of R ranks and counts its steps. Staging is not counted."""
     counts, steps = Counts(), setting.steps
 
-    def work(world: World) -> tuple[int, int]:
+    def work(world: World) -> tuple[int, int, int]:
         return _pass_of(world, setting, batches, counts)
 
     with _simulated(setting):
         found = coordination(setting.ranks, work, setting.per_host, counts, _PATIENCE_S)
-    least = sum(of_rank for of_rank, _ in found)
+    of_rank, waits, waited_for = zip(*found, strict=True)
     hosts = -(-setting.ranks // setting.per_host)
     of_hosts = hosts * steps
     per_exchange = [
@@ -148,21 +148,25 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     ]
     sums = counts.sent_bytes[DENSE]
     return Counted(
-        max(waits for _, waits in found),
+        max(waits),
+        max(waited_for),
         sum(counts.requests.values()) / steps,
         2 * max(per_exchange),  # each message that a host sends, another receives
         sum(counts.messages.values()) / of_hosts,
         (sum(counts.sent_bytes.values()) - sums) / of_hosts,
-        least / of_hosts,
+        sum(of_rank) / of_hosts,
         sums / of_hosts,
     )
 
 
-def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> tuple[int, int]:
+def _pass_of(
+    world: Any, setting: Setting, batches: Batches, counts: Counts
+) -> tuple[int, int, int]:
     """Runs the pass of one rank.
 
-    Returns: the least bytes of the parts that it gets and sends, and the waits of the step with
-        most of them: from where a step has its rows to where the next step has its rows.
+    Returns: the least bytes of the parts that it gets and sends; the waits, and the messages waited
+        for, of the step with most of them: from where a step has its rows to where the next step
+        has its rows.
     """
     table: Any = _Table(world.rank, setting)
     tables = world.connect([table], RanksConfig())
@@ -182,7 +186,7 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
     world.wait("staged")
     if world.rank == 0:
         counts.clear()
-    least, dense, began = 0, np.zeros(setting.dense, np.float32), list[int]()
+    least, dense, began = 0, np.zeros(setting.dense, np.float32), list[tuple[int, int]]()
     for feed in tables.feeds(of_set, len(feeds), iter(feeds), lambda: feeds[0]):
         if world.rank == 0:
             counts.requests.pop("steps", None)  # once a pass
@@ -196,7 +200,8 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
     if world.rank == 0:
         del counts.requests["counted"]
     tables.close()
-    return least, max(end - begin for begin, end in pairwise(began))
+    waits, messages = np.diff(began, axis=0).max(axis=0).tolist()
+    return least, waits, messages
 
 
 def _feed(places: np.ndarray, instances: int) -> dict[str, Any]:

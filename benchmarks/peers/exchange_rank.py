@@ -174,7 +174,7 @@ def main() -> int:
     into = [np.empty(of_rank[world.rank], np.uint8) for of_rank in sizes]
     dense = np.ones(options.dense, np.float32)
     world.channels[DENSE].sum(dense)
-    assert (dense == len(world.hosts.ranks)).all()
+    assert (dense == world.size).all()
     dense.fill(0)  # each sum is the input of the next one
     ways = ways_of(world, out, into, dense)
     seconds: dict[str, list[float]] = {name: [] for name in ways}

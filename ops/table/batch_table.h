@@ -10,9 +10,9 @@
 // memory for these rows only, and the kernels of a Table work on it. The next batch may be prepared
 // and filled while one is open.
 //
-// Thread safety: one thread calls Prepare and Fill, another one Open, merged and the operators.
-// Open must not run at the same time as Prepare or Fill. After EndPushes, which any thread may
-// call, merged may run at the same time as operators.
+// Thread safety: one thread at a time calls Prepare and Fill, another one Open, merged and the
+// operators. Open must not run at the same time as Prepare or Fill. After EndPushes, which any
+// thread may call, merged may run at the same time as operators.
 #pragma once
 
 #include <atomic>

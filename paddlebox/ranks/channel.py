@@ -8,7 +8,7 @@ Letters: R = ranks, H = hosts, L = ranks of this host, n = values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ CHANNELS = ("stage", "ask", "step", "early", "share")
 DENSE = "dense"
 #: The files of commits, with `ranks.parity` (parity.py). It exists only with this key.
 PARITY = "parity"
-#: The most bytes that a host sends in a sum of whole values; above, each host adds up one slice.
+#: The most bytes that a host sends in a sum if each host adds up all values.
 _MOST_BYTES_AT_ONCE = 256 << 10
 _NOTHING = np.empty(0, np.uint8)
 
@@ -143,39 +143,48 @@ class Channel:
         return found
 
     def sum(self, values: np.ndarray) -> None:
-        """Replace the sums of this host by the sums of all hosts, added in the order of hosts.
-        values: (n) float32, equal on all ranks of this host.
+        """Replace values by their sums over all ranks. The values of a host are added in the order
+        of its ranks, and the sums of the hosts in the order of hosts. values: (n) float32.
+
+        Each rank adds up one slice of the values of its host, sums it with the ranks of the other
+        hosts that have the same slice, and gives it to the ranks of its host.
 
         Raises: RankError if another rank has ended or left, or sums another number of values.
         """
-        hosts, link = self._world.hosts, self._world.link
-        is_first, sending = hosts.rank == hosts.near[0], [_NOTHING] * len(hosts.near)
-        assert link is not None
-        self._sum_over_hosts(link, values, hosts.firsts if is_first else [])
-        if is_first:
-            sending[1:] = [bytes_of(values)] * (len(sending) - 1)
-        found = self._in_host(sending)
-        if not is_first:
-            values[:] = _as(found[0], values.dtype)
+        hosts, me = self._world.hosts, self._world.hosts.routes.me
+        slices = _cut(values, hosts.fewest) + [values[:0]] * (len(hosts.near) - hosts.fewest)
+        arrived = self._in_host([bytes_of(part) for part in slices])
+        arrived[me] = bytes_of(slices[me])
+        mine = _sum_in_order(hosts.near, arrived, len(slices[me]))
+        # Two hosts send as many values in one exchange as in two.
+        few = values.nbytes * (len(hosts.ranks) - 1) <= _MOST_BYTES_AT_ONCE
+        mine = self._sum_over_hosts(mine, at_once=few or len(hosts.ranks) == 2)
+        sending = [_NOTHING if at == me else bytes_of(mine) for at in range(len(slices))]
+        arrived = self._in_host(sending)
+        arrived[me] = bytes_of(mine)
+        for rank, found, part in zip(hosts.near, arrived, slices, strict=True):
+            part[:] = _values(rank, found, len(part))
 
-    def _sum_over_hosts(self, link: Link, values: np.ndarray, firsts: list[int]) -> None:
-        """firsts: (H) the first ranks of the hosts; empty if this rank is none of them."""
-        count, me = len(self._world.hosts.ranks), self._world.hosts.here
-        others = [first for first in firsts if first != self._world.hosts.rank]
-        if count == 2 or values.nbytes * (count - 1) <= _MOST_BYTES_AT_ONCE:
-            found = link.exchange(self._number, {first: [values] for first in others})
-            if firsts:
-                values[:] = _sum_in_order(firsts, {**found, firsts[me]: bytes_of(values)})
-            return
-        starts = [len(values) * number // count for number in range(count + 1)]
-        slices = [values[first:end] for first, end in pairwise(starts)]
-        of_first = dict(zip(firsts, slices, strict=False))
-        found = link.exchange(self._number, {first: [of_first[first]] for first in others})
-        if firsts:
-            slices[me][:] = _sum_in_order(firsts, {**found, firsts[me]: bytes_of(slices[me])})
-        sums = link.exchange(self._number, {first: [slices[me]] for first in others})
-        for first in others:
-            of_first[first][:] = _values(first, sums[first], len(of_first[first]))
+    def _sum_over_hosts(self, values: np.ndarray, *, at_once: bool) -> np.ndarray:
+        """(n) the sums over all hosts. values: (n) of this host; none without `Hosts.alike`.
+        at_once: each host adds up all values; otherwise each adds up an H-th of them for all."""
+        hosts = self._world.hosts
+        count, ranks = len(hosts.ranks), hosts.alike
+        parts = [values] * count if at_once else _cut(values, count)
+        mine = _sum_in_order(ranks, self._with(ranks, parts), len(parts[hosts.here]))
+        if at_once:
+            return mine
+        for rank, found, part in zip(ranks, self._with(ranks, [mine] * count), parts, strict=False):
+            part[:] = _values(rank, found, len(part))
+        return values
+
+    def _with(self, ranks: Sequence[int], parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """(H) the bytes that the ranks send to this one. parts: (H) for them."""
+        out = [_NOTHING] * sum(map(len, self._world.hosts.ranks))
+        for rank, part in zip(ranks, parts, strict=False):
+            out[rank] = bytes_of(part)
+        found = self._all_to_all(out)
+        return [found[rank] for rank in ranks]
 
     def counters(self) -> dict[str, float]:
         """Bytes sent to other ranks, seconds in exchanges, and waits (`Link.counters`)."""
@@ -195,20 +204,27 @@ def _joined(messages: Sequence[Sequence[np.ndarray]], me: int) -> list[np.ndarra
     return [_NOTHING if at == me else np.concatenate(parts) for at, parts in enumerate(messages)]
 
 
-def _sum_in_order(firsts: Sequence[int], found: Mapping[int, np.ndarray]) -> np.ndarray:
-    """(n) the sum of the values that the first ranks of the hosts found, in the order of hosts."""
-    count = min(part.size for part in found.values()) // 4
-    total = _values(firsts[0], found[firsts[0]], count).copy()
-    for first in firsts[1:]:
-        total += _values(first, found[first], count)
+def _cut(values: np.ndarray, count: int) -> list[np.ndarray]:
+    """(count) slices of (n) values. The i-th slice begins at value n i / count."""
+    bounds = [len(values) * number // count for number in range(count + 1)]
+    return [values[first:end] for first, end in pairwise(bounds)]
+
+
+def _sum_in_order(ranks: Sequence[int], found: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """(count) the sum of what the ranks sent, in their order."""
+    if not ranks:
+        return np.empty(0, np.float32)
+    total = _values(ranks[0], found[0], count).copy()
+    for rank, part in zip(ranks[1:], found[1:], strict=True):
+        total += _values(rank, part, count)
     return total
 
 
 def _values(rank: int, found: np.ndarray, count: int) -> np.ndarray:
     if found.size != 4 * count:
         raise RankError(
-            f"rank {rank} sums {found.size // 4} values, expected {count}: do all ranks train the "
-            "same model?"
+            f"rank {rank} sends {found.size // 4} of the values of a sum, expected {count}: do all "
+            "ranks train the same model?"
         )
     return _as(found, np.dtype(np.float32))
 

@@ -51,9 +51,16 @@ class Hosts:
         return self.ranks[self.here]
 
     @property
-    def firsts(self) -> list[int]:
-        """(H) the first rank of each host. These ranks exchange sums."""
-        return [of_host[0] for of_host in self.ranks]
+    def fewest(self) -> int:
+        """The number of ranks of the host with the fewest ranks."""
+        return min(map(len, self.ranks))
+
+    @functools.cached_property
+    def alike(self) -> list[int]:
+        """(H) the rank of each host with this one's position on its host, which adds up the same
+        values in a sum. Empty if a host has no such rank."""
+        at = self.near.index(self.rank)
+        return [of_host[at] for of_host in self.ranks] if at < self.fewest else []
 
     @functools.cached_property
     def routes(self) -> Routes:

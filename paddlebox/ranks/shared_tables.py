@@ -10,9 +10,9 @@ are sorted by hash, so the keys that a rank needs from an owner are one slice:
     each batch     the ids of its rows go to the owners, ahead of its step (step_planner.py)
     before a step  its rows come from the owners; between hosts, most of them come during the
                    previous step (plans.py)
-    after a step   merged gradients go to the owners, between hosts already during the sum of the
-                   dense gradients; the rows of the next step follow at once, so that a rank's work
-                   between steps delays no other rank (stepping.py, exchange.py)
+    after a step   merged gradients go to the owners; the rows of the next step follow at once, so
+                   that a rank's work between steps delays no other rank. Between hosts, both are
+                   exchanged during the sum of the dense gradients (stepping.py, exchange.py)
 
 Operators see only the rows of one batch (ops/table/batch_table.h).
 

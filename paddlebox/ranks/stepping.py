@@ -1,5 +1,6 @@
-"""Stepping: runs steps. It fetches rows before a step. It sends the gradients when all pushes of
-the step are done: at its end, or between hosts while the dense gradients are summed."""
+"""Stepping: runs steps. When all pushes of a step are done, it sends the gradients and then fetches
+the rows of the next step: at the end of the step, or between hosts while the dense gradients are
+summed."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class Stepping:
         self._brought: np.ndarray | None = None  # keys of the step whose rows are here
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
         self._open: Step | None = None  # the open step, if it sends its pushes at its end
-        self._giving: Future[None] | None = None  # its pushes on their way, begun before its end
+        #: Its pushes on their way, and then the rows of the next step, begun before its end.
+        self._giving: Future[None] | None = None
         self.progress = Progress()
 
     def with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
@@ -85,8 +87,6 @@ class Stepping:
             if rows is not None:
                 self._prepare(step)
                 self._batch.fill(None, 0, rows.result())
-            elif step.late is not None:
-                self._bring_late(step, step.late)
             elif self._brought is not step.keys:  # the first step of a pass
                 self._bring(step)
             self._batch.open()
@@ -103,17 +103,14 @@ class Stepping:
             if self._giving is not None:
                 self._giving.result()
                 self._giving = None
-            elif pushes and rows is None:
-                self._give_merged(step)
+            elif rows is None:
+                self._exchange_after(step, pushes=pushes)
             elif pushes:
                 # A copy: the memory of `merged` is valid until the next batch only.
                 merged = self._batch.merged().copy()
                 give = self._ahead.submit(self._exchange.give, step, self._ahead, merged)
                 self._given.append(give)
                 self.settle(self.steps_ahead)
-            if step.following is not None and step.late is None:
-                self._bring(step.following)
-                self._brought = step.following.keys
         except BaseException as error:
             self._exchange.world.leave(error)  # the other ranks wait in this step
             if self._giving is not None:  # it writes to the rows; `leave` ends its waits
@@ -121,15 +118,21 @@ class Stepping:
             raise
 
     def begin_to_give(self) -> None:
-        """Begin to send the gradients of the open step, whose pushes must be done. The step waits
-        for them at its end. With `staleness`, gradients are sent at its end only."""
+        """Begin to send the gradients of the open step, whose pushes must be done, and to fetch the
+        rows of the next step. The step waits for both at its end. With `staleness`, gradients are
+        sent at its end only."""
         step, self._open = self._open, None
         if step is not None:
             self._batch.end_pushes()
-            self._giving = self._channel.submit(self._give_merged, step)
+            self._giving = self._channel.submit(self._exchange_after, step)
 
-    def _give_merged(self, step: Step) -> None:
-        self._exchange.give(step, self._channel, self._batch.merged())
+    def _exchange_after(self, step: Step, *, pushes: bool = True) -> None:
+        """Send the gradients of a step, and fetch the rows of the next one."""
+        if pushes:
+            self._exchange.give(step, self._channel, self._batch.merged())
+        if step.following is not None:
+            self._bring(step.following)
+            self._brought = step.following.keys
 
     def wait_for_give(self) -> None:
         if self._giving is not None:
@@ -157,6 +160,9 @@ class Stepping:
         self._batch.prepare(step.stamp, step.keys, step.push is None)
 
     def _bring(self, step: Step) -> None:
+        if step.late is not None:
+            self._bring_late(step, step.late)
+            return
         self._prepare(step)
         self._batch.fill(None, 0, self._exchange.fetch(step, self._channel))
 

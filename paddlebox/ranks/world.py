@@ -103,17 +103,15 @@ class World(Group):
         if not self.on_one_host:
             self.link = self._link_hosts(channels, names)
         self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
-        between = None if self.on_one_host else self.sum_over_hosts
-        core.set_sums(self.memory, len(CHANNELS), between)
+        of_hosts = None if self.on_one_host else self.sum_over_hosts
+        core.set_sums(self.memory, len(CHANNELS), of_hosts)
 
     def _link_hosts(self, channels: int, names: Sequence[str]) -> Link | None:
         """Over MPI if it started the ranks. Collective."""
         if mpi.loaded() is not None:
             return MpiLink(mpi.loaded(), channels, self.store)
-        hosts, rank = self.hosts, self.rank
-        of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
-        peers = dict.fromkeys(range(channels), hosts.routes.peers) | {len(CHANNELS): of_sums}
-        link = connecting.connect(rank, names, peers, address_of_host(), self.gather)
+        peers = dict.fromkeys(range(channels), self.hosts.routes.peers)
+        link = connecting.connect(self.rank, names, peers, address_of_host(), self.gather)
         link.heartbeat = self.heartbeat
         return link
 

@@ -96,18 +96,40 @@ def test_the_page_has_the_table_of_the_model() -> None:
     assert many_ranks.model() in (ROOT / "docs/scale.md").read_text()
 
 
-def test_a_step_of_the_model_by_hand() -> None:
-    work = many_ranks.Work(
-        batch=1000, unique=1e6, dim=1, dense_parameters=250_000, rows=100, row_bytes=8
-    )
-    machine = many_ranks.Machine(
-        samples_per_s=1000, ranks_a_node=2, message_s=0.01, memory_bytes_per_s=1e6, spread=0.0
-    )
-    found = many_ranks.predict(2, work, machine)
-    assert work.step_bytes == 36e6  # 2 * 4 * (3 + 1) + 4 bytes a row
+_WORK = many_ranks.Work(
+    batch=1000, unique=1e6, dim=1, dense_parameters=250_000, rows=100, row_bytes=8
+)
+_MACHINE = many_ranks.Machine(
+    ranks_a_node=2,
+    samples_per_s=1000,
+    message_s=0.01,
+    memory_bytes_per_s=1e6,
+    wire_bytes_per_s=1e6,
+    wire_s=0.0,
+    spread=0.0,
+)
+
+
+def test_a_step_of_one_node_by_hand() -> None:
+    found = many_ranks.predict(2, _WORK, _MACHINE)
+    assert _WORK.step_bytes == 36e6  # 2 * 4 * (3 + 1) + 4 bytes a row
     assert found.compute_s == 1.0
-    assert found.exchange_s == pytest.approx(18.0)  # one half is the other rank's
-    assert found.messages_s == pytest.approx(0.0325)  # of one node: 3.25 exchanges
-    assert found.dense_s == pytest.approx(1.0 + 0.01)  # 1 MB
+    assert found.rows_s == pytest.approx(18.0 + 2 * 0.01)  # one half is the other rank's
+    assert found.dense_s == pytest.approx(1.0 + 2 * 0.01)  # twice one half of 1 MB
+    assert found.training_s == pytest.approx(20.04)
+    assert found.messages == 4
     assert found.rows_bytes == 800  # both ranks are of one node
     assert (found.node_bytes, found.connections) == (0, 0)
+
+
+def test_a_step_of_two_nodes_by_hand() -> None:
+    """Of the 36 MB of a rank, 9 are for the other rank of its node and 18 for the other node. So 36
+    leave a node, through one rank: they go to it and from it."""
+    found = many_ranks.predict(4, _WORK, _MACHINE)
+    assert found.rows_s == pytest.approx(9.0 + 36.0 + 72.0 + 6 * 0.01)
+    # 1 MB leaves a node.
+    assert found.dense_s == pytest.approx(1.0 + 1.0 + 2.0 + 5 * 0.01)
+    assert found.training_s == pytest.approx(1.0 + found.rows_s)  # the sum is at the same time
+    assert found.messages == 6
+    assert found.rows_bytes == 400
+    assert (found.node_bytes, found.connections) == (37e6, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,38 +103,65 @@ def test_a_message_of_another_size_than_expected_names_its_sender() -> None:
         coordination(3, work, 1)
 
 
-def _values(host: int, count: int) -> np.ndarray:
+def _values(rank: int, count: int) -> np.ndarray:
     """Whose sum depends on the order."""
-    return (np.random.default_rng(host).normal(size=count) * 10.0 ** (2 * host)).astype(np.float32)
+    return (np.random.default_rng(rank).normal(size=count) * 10.0**rank).astype(np.float32)
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_sums_of_hosts_are_added_in_the_order_of_hosts_on_each_rank(
+def test_values_are_added_in_the_order_of_ranks_of_a_host_and_then_of_hosts(
     count: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In one exchange and in two. Every rank gets the same bits."""
     monkeypatch.setattr(channels, "_MOST_BYTES_AT_ONCE", most_bytes)
 
     def work(world: World) -> np.ndarray:
-        values = _values(world.hosts.here, count)
+        values = _values(world.rank, count)
         world.channels[DENSE].sum(values)
         return values
 
-    for size, per_host in _LAYOUTS[1:]:
-        hosts = -(-size // per_host)
-        expected = _values(0, count)
-        for host in range(1, hosts):
-            expected += _values(host, count)
+    for size, per_host in [*_LAYOUTS[1:], (12, 1), (12, 2)]:
+        of_hosts = []
+        for first in range(0, size, per_host):
+            of_host = _values(first, count)
+            for rank in range(first + 1, min(first + per_host, size)):
+                of_host += _values(rank, count)
+            of_hosts.append(of_host)
+        expected = of_hosts[0].copy()
+        for of_host in of_hosts[1:]:
+            expected += of_host
         for found in coordination(size, work, per_host):
             np.testing.assert_array_equal(found, expected)
 
 
-def test_ranks_that_sum_other_numbers_of_values_are_told() -> None:
-    def work(world: World) -> None:
-        world.channels[DENSE].sum(np.zeros(3 + world.rank, np.float32))
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+@pytest.mark.parametrize(("size", "per_host"), [(2, 1), (3, 1), (4, 2), (6, 2)])
+def test_ranks_that_sum_other_numbers_of_values_are_told(
+    size: int, per_host: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_MOST_BYTES_AT_ONCE", most_bytes)
 
-    with pytest.raises(RankError, match=r"rank \d sums \d values, expected \d: do all ranks"):
-        coordination(2, work, 1)
+    def work(world: World) -> None:
+        world.channels[DENSE].sum(np.zeros(30 + (world.rank == size - 1), np.float32))
+
+    told = r"rank \d sends \d+ of the values of a sum, expected \d+: do all ranks train the same"
+    with pytest.raises(RankError, match=told):
+        coordination(size, work, per_host)
+
+
+def test_ranks_of_a_host_share_the_messages_of_a_sum() -> None:
+    counts = Counts()
+
+    def work(world: Any) -> int:
+        world.channels[DENSE].sum(np.zeros(100_000, np.float32))
+        messages: int = world.rounds.at[1]
+        return messages
+
+    # A turn within each host at the begin and at the end. Twice in between: a turn to the relays,
+    # which exchange with at most 3 of the 8 other hosts, and a turn back.
+    assert set(coordination(27, work, 3, counts)) == {2 + 2 * (2 + 3)}
+    assert counts.messages[DENSE] == 2 * 9 * 8
 
 
 def test_the_example_of_the_page_has_these_bytes() -> None:

@@ -88,25 +88,30 @@ class Counts:
 
 
 class Rounds(threading.local):
-    """The exchanges between hosts that the work of a thread has waited for, one after the other.
+    """What the work of a thread has waited for, one after the other: the exchanges between hosts;
+    the messages, of which an exchange within a host counts as one.
 
-    Every message carries this number. A thread that waits for a message or for another thread
-    continues with the larger one of both numbers, so exchanges that run at the same time count
-    once.
+    Every message carries these numbers. A thread that waits for a message or for another thread
+    continues with the larger ones, so exchanges that run at the same time count once.
     """
 
-    at = 0
+    at = (0, 0)
+
+
+def _latest(*of_threads: tuple[int, int]) -> tuple[int, int]:
+    exchanges, messages = zip(*of_threads, strict=True)
+    return max(exchanges), max(messages)
 
 
 class _Later:
     """What `Channel.submit` returns."""
 
-    def __init__(self, future: Future[tuple[Any, int]], rounds: Rounds) -> None:
+    def __init__(self, future: Future[tuple[Any, tuple[int, int]]], rounds: Rounds) -> None:
         self._future, self._rounds = future, rounds
 
     def result(self) -> Any:
         found, at = self._future.result()
-        self._rounds.at = max(self._rounds.at, at)
+        self._rounds.at = _latest(self._rounds.at, at)
         return found
 
     def exception(self) -> BaseException | None:
@@ -121,8 +126,8 @@ class _Channel(Channel):
     def submit(self, call: Any, *arguments: Any) -> Any:
         rounds, began = self._rounds, self._rounds.at
 
-        def counted() -> tuple[Any, int]:
-            rounds.at = max(rounds.at, began)
+        def counted() -> tuple[Any, tuple[int, int]]:
+            rounds.at = _latest(rounds.at, began)
             return call(*arguments), rounds.at
 
         return _Later(super().submit(counted), rounds)
@@ -154,12 +159,12 @@ class _Memory:
         return self._take(channel, out, copies)
 
     def _take(self, channel: int, out: Any, use: Callable[[list[Any]], _T]) -> _T:
-        def used(of_all: list[Any]) -> tuple[int, _T]:
-            return max(at for at, _ in of_all), use(of_all)
+        def used(of_all: list[Any]) -> tuple[tuple[int, int], _T]:
+            return _latest(*(at for at, _ in of_all)), use(of_all)
 
         mine = (self._rounds.at, out)
         at, found = self._meeting.take(f"channel {channel}", self._member, mine, used)
-        self._rounds.at = at
+        self._rounds.at = (at[0], at[1] + 1)
         return found
 
     def counters(self, channel: int) -> dict[str, float]:
@@ -191,7 +196,9 @@ class _Link:
         }
 
         def use(of_all: list[Any]) -> dict[int, np.ndarray]:
-            rounds.at = max([rounds.at, *(1 + of_all[peer][0] for peer in out)])
+            exchanges, messages = _latest(rounds.at, *(of_all[peer][0] for peer in out))
+            waits = any(of_all[peer][0][0] >= rounds.at[0] for peer in out)
+            rounds.at = (exchanges + waits, messages + len(out))
             return {peer: of_all[peer][1][rank] for peer in out}
 
         rounds = self._rounds

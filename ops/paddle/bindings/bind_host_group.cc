@@ -88,11 +88,11 @@ py::list Exchange(HostGroup& group, int channel, const std::vector<py::buffer>& 
   return found;
 }
 
-// The Python function `add` as SummingGroup::Between.
+// The Python function `add` as SummingGroup::OfHosts.
 //
 // It runs on a thread of its own. On the main thread, Python would run signal handlers in it, whose
 // exceptions the executor of the program would lose.
-SummingGroup::Between BetweenHosts(const py::object& add) {
+SummingGroup::OfHosts OfHosts(const py::object& add) {
   if (add.is_none()) return {};
   const std::shared_ptr<py::object> held(new py::object(add), [](py::object* one) {
     // Where a process ends without clearing the sums, this runs at exit, after the interpreter: a
@@ -162,11 +162,11 @@ void BindHostGroup(py::module_& module) {
         out["waits"] = found.waits;
         return out;
       });
-  // For the programs of this process. group may be None, and so may between_hosts.
-  module.def("set_sums", [](const std::shared_ptr<HostGroup>& group, int channel,
-                            const py::object& between_hosts) {
-    SetSummingGroup(group, channel, BetweenHosts(between_hosts));
-  });
+  // For the programs of this process. group may be None, and so may of_hosts.
+  module.def("set_sums",
+             [](const std::shared_ptr<HostGroup>& group, int channel, const py::object& of_hosts) {
+               SetSummingGroup(group, channel, OfHosts(of_hosts));
+             });
 }
 
 }  // namespace pbx

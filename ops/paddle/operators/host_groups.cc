@@ -14,21 +14,23 @@ namespace {
 std::mutex mutex;
 SummingGroup summing;
 
-// The sums over the ranks of this host, in the order of ranks.
-Status SumOverHost(const SummingGroup& found, const std::vector<HostSum::Part>& parts, float share,
-                   float* sum) {
+// The sums over all ranks of parts, (n) values in total, times share.
+Status SumParts(const std::vector<HostSum::Part>& parts, float share, bool pushed, float* sum,
+                size_t n) {
+  const SummingGroup found = FindSummingGroup();
+  if (found.of_hosts != nullptr) {
+    float* out = sum;
+    for (const auto& [values, size] : parts) {
+      for (size_t i = 0; i < size; ++i) out[i] = values[i] * share;
+      out += size;
+    }
+    return found.of_hosts(sum, n, pushed);
+  }
   if (const std::shared_ptr<HostGroup> group = found.group.lock()) {
     return found.sum->Add(parts, share, sum);
   }
-  if (!found.joined || found.sum != nullptr) {
-    return Error(Code::kFailedPrecondition,
-                 "no ranks have joined: call World.join before the program runs");
-  }
-  for (const auto& [values, size] : parts) {
-    for (size_t i = 0; i < size; ++i) sum[i] = values[i] * share;
-    sum += size;
-  }
-  return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "no ranks have joined: call World.join before the program runs");
 }
 
 // Sum (n) = sum over ranks of Gradients (n values in total) * Share (1). Every rank gets the same
@@ -51,12 +53,10 @@ std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Ten
       PBX_RETURN_IF_ERROR(Expect(gradient, "Gradients", DataType::FLOAT32));
       parts.emplace_back(gradient.data<float>(), Count(gradient));
     }
-    const SummingGroup found = FindSummingGroup();
     // Dygraph holds the GIL, and another thread of this process may have to answer other ranks.
     std::optional<pybind11::gil_scoped_release> release;
     if (PyGILState_Check() != 0) release.emplace();
-    PBX_RETURN_IF_ERROR(SumOverHost(found, parts, *share.data<float>(), sum.data<float>()));
-    return found.between == nullptr ? Status::Ok() : found.between(sum.data<float>(), n, pushed);
+    return SumParts(parts, *share.data<float>(), pushed, sum.data<float>(), n);
   });
   return {sum};
 }
@@ -77,11 +77,10 @@ std::vector<DataType> InferDtype(const std::vector<DataType>&, const DataType& s
 }  // namespace
 
 void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel,
-                     SummingGroup::Between between) {
+                     SummingGroup::OfHosts of_hosts) {
   const std::lock_guard<std::mutex> lock(mutex);
-  summing = {group != nullptr || between != nullptr, group,
-             group != nullptr ? std::make_shared<HostSum>(group.get(), channel) : nullptr,
-             std::move(between)};
+  summing = {group, group != nullptr ? std::make_shared<HostSum>(group.get(), channel) : nullptr,
+             std::move(of_hosts)};
 }
 
 SummingGroup FindSummingGroup() {

@@ -11,20 +11,19 @@
 namespace pbx {
 
 struct SummingGroup {
-  // Replaces the sums (n) of this host by the sums of all hosts. It is called without the GIL.
+  // Replaces values (n) by their sums over the ranks of all hosts. It is called without the GIL.
   // pushed: whether all pushes of the step have been done.
-  using Between = std::function<Status(float* values, size_t n, bool pushed)>;
+  using OfHosts = std::function<Status(float* values, size_t n, bool pushed)>;
 
-  bool joined = false;
-  std::weak_ptr<HostGroup> group;
-  std::shared_ptr<HostSum> sum;  // valid while `group` is locked; null: there is no group
-  Between between;               // null: there is one host
+  std::weak_ptr<HostGroup> group;  // of one host
+  std::shared_ptr<HostSum> sum;    // valid while `group` is locked; null: there is no group
+  OfHosts of_hosts;                // null: there is one host
 };
 
-// A process has at most one. group and between: both null means that the operator fails. channel: a
-// channel of the group that is used for these sums only.
+// A process has at most one. group and of_hosts: both null means that the operator fails. channel:
+// a channel of the group that is used for these sums only.
 void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel,
-                     SummingGroup::Between between);
+                     SummingGroup::OfHosts of_hosts);
 SummingGroup FindSummingGroup();
 
 }  // namespace pbx
