@@ -49,11 +49,12 @@ class RunData:
         own = self._folder / "slots.yaml"
         keys = {"format": Format.ARROW, "slots": str(own), "train_files": ("data",)}
         self.config, named = _with_keys(config, keys)
-        if self.config.data.path_template:
-            raise ConfigError(
-                "data.path_template: expected no hourly logs together with data, found "
-                f"{self.config.data.path_template!r}: take one of them out"
-            )
+        for key in ("path_template", "stream"):
+            if found := getattr(self.config.data, key):
+                raise ConfigError(
+                    f"data.{key}: expected none together with data, found {found!r}: take one of "
+                    "them out"
+                )
         given = slots if slots is not None else named
         self._slots = _as_given(given or self._earlier_slots())
         self.slots = complete(self._slots, "slots")

@@ -133,6 +133,12 @@ class AlertsConfig(Bounds):
     """Rules that raise alerts about a run. Those about metrics use `before`, the evaluation of a
     pass before it is trained, if the run has it, else the training metrics of the pass."""
 
+    max_event_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="with data.stream: alert if the newest event of a pass is older than this when "
+        "the pass ends; 0: off",
+    )
     metrics_port: int = Field(
         default=0,
         ge=0,

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddlebox.config.data import ShareBy
+from paddlebox.config.data import Format, ShareBy
 from paddlebox.config.models import CustomConfig, ModelConfig
+from paddlebox.config.stream import kafka_of
 from paddlebox.config.table import HbmPlace
 from paddlebox.config.trainer import OptimizerConfig, Phase, Schedule, Wire
 
@@ -134,6 +135,17 @@ _holdout_of_places = _key(
 _drop_last = _key("data.drop_last", lambda c: c.data.drop_last)
 _history = _key("data.sequences.history", lambda c: c.data.sequences.history.length)
 _hours = _key("data.path_template", lambda c: c.data.path_template)
+_stream = _key("data.stream", lambda c: c.data.stream)
+_columns = _key(
+    "data.format {0.data.format}",
+    lambda c: c.data.format in (Format.PARQUET, Format.ORC),
+)
+_arrow = _key("data.format arrow", lambda c: c.data.format is Format.ARROW)
+_folder = _key(
+    "data.stream of a folder", lambda c: c.data.stream and not kafka_of(c.data.stream.source)
+)
+_filters = _key("data.pipe_command", lambda c: c.data.pipe_command)
+_parser = _key("data.parser", lambda c: c.data.parser)
 _days = _key("data.files_per_day", lambda c: c.data.files_per_day)
 _more_tables = _key("extra_tables", lambda c: c.extra_tables)
 _decay = _key("table.weight_decay", lambda c: any(table.weight_decay for table in c.tables))
@@ -172,6 +184,12 @@ EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
     (_hours, _epochs, _ONCE),
     (_days, _epochs, _ONCE),
     (_hours, _holdout, "an evaluation would read all hours again"),
+    (_stream, _epochs, "a record is trained once"),
+    (_stream, _holdout, "an evaluation would read the whole stream again"),
+    (_stream, _filters, "it filters files"),
+    (_stream, _parser, "it parses files"),
+    (_stream, _columns, "a record is no such file: use a text format, json or arrow"),
+    (_folder, _arrow, "records of a folder are lines: use a text format or json"),
     (_sequences, _holdout_of_places, f"sequences {_MISS}"),
     (_join(_page_views), _holdout_of_places, f"page views {_MISS}"),
     (_click_prior, _phases, _CLICKS),
@@ -237,7 +255,7 @@ NEEDS: tuple[tuple[Setting, Callable[[Config], object], str], ...] = (
     (_gate, lambda c: c.alerts.given, _BOUNDS),
     (
         _dates,
-        lambda c: c.data.date or c.data.path_template,
+        lambda c: c.data.date or c.data.path_template or c.data.stream,
         "data.date, the day of the first files",
     ),
     (

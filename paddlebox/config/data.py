@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, check_template, day_of, is_hourly, moment, zone_of
 from paddlebox.config.section import MIB, Bytes, Choice, ListOf, Section, Text, Unit
+from paddlebox.config.stream import StreamConfig
 
 #: A longer line is malformed: 50,000 feasigns fit into it.
 MAX_LINE_BYTES = MIB
@@ -37,8 +38,8 @@ def _that(check: Callable[[str], object]) -> AfterValidator:
 _Template = Annotated[str, _that(check_template)]
 
 
-class StreamConfig(Section):
-    """A stream of hourly logs in place of `train_files`; each hour is a pass."""
+class HoursConfig(Section):
+    """Hourly logs in place of `train_files`; each hour is a pass."""
 
     path_template: _Template = Field(
         default="",
@@ -72,7 +73,7 @@ class StreamConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _hours_make_sense(self) -> StreamConfig:
+    def _hours_make_sense(self) -> HoursConfig:
         if not self.path_template:
             for name in ("from_hour", "until_hour", "ready_marker"):
                 if getattr(self, name):
@@ -255,14 +256,15 @@ class Format(StrEnum):
     SLOT_VALUE = "slot_value"
     CRITEO_TSV = "criteo_tsv"
     CSV = "csv"
+    JSON = "json"
     PARQUET = "parquet"
     ARROW = "arrow"
     ORC = "orc"
 
     @property
     def is_columnar(self) -> bool:
-        """Whether files hold typed columns, not lines of text."""
-        return self in (Format.PARQUET, Format.ARROW, Format.ORC)
+        """Whether files hold values with types, in columns with names, not lines of text."""
+        return self in (Format.PARQUET, Format.ARROW, Format.ORC, Format.JSON)
 
 
 class KeySpace(StrEnum):
@@ -284,7 +286,10 @@ def _auto_is_0(value: Any) -> Any:
     return 0 if value == "auto" else value
 
 
-class DataConfig(StreamConfig):
+_SOURCES = ("train_files", "path_template", "stream")
+
+
+class DataConfig(HoursConfig):
     """Files, their format, and how passes and batches are made of them."""
 
     format: Choice[Format] = Field(
@@ -295,7 +300,8 @@ class DataConfig(StreamConfig):
     )
     train_files: ListOf[Text] = Field(
         default=(),
-        description="files, folders, globs or URIs, in the order of training; or use path_template",
+        description="files, folders, globs or URIs, in the order of training; or use path_template "
+        "or stream",
     )
     test_files: ListOf[Text] = Field(
         default=(), description="files, folders, globs or URIs to evaluate on"
@@ -366,6 +372,7 @@ class DataConfig(StreamConfig):
     )
     sequences: SequencesConfig = Field(default_factory=SequencesConfig)
     holdout: HoldoutConfig | None = None
+    stream: StreamConfig | None = None
 
     @property
     def logit_shift(self) -> float:
@@ -375,19 +382,20 @@ class DataConfig(StreamConfig):
 
     @model_validator(mode="after")
     def _files_are_named_once(self) -> DataConfig:
-        if bool(self.train_files) == bool(self.path_template):
+        found = [name for name in _SOURCES if getattr(self, name)]
+        if len(found) != 1:
             raise ValueError(
-                "expected either train_files, or path_template with from_hour, found "
+                "expected one of train_files, path_template with from_hour, and stream, found "
                 + (
-                    "both: take one out"
-                    if self.train_files
-                    else "neither: name files, as in train_files: [train-*.csv]"
+                    f"{' and '.join(found)}: take one out"
+                    if found
+                    else "none: name files, as in train_files: [train-*.csv]"
                 )
             )
         for name in ("files_per_pass", "date", "files_per_day"):
-            if self.path_template and getattr(self, name):
+            if not self.train_files and getattr(self, name):
                 raise ValueError(
-                    f"{name} works with train_files only: leave it out, because path_template "
+                    f"{name} works with train_files only: leave it out, because {found[0]} "
                     "defines passes and dates"
                 )
         if self.files_per_day and not self.date:

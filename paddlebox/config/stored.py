@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from paddlebox.config.check import validate
 from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
+from paddlebox.config.stream import StreamConfig
 from paddlebox.config.table import TableConfig
 from paddlebox.errors import ConfigError
 
@@ -27,6 +28,7 @@ PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
     "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
     "data.ready_marker", "data.missing_hour", "data.late_s",
+    *(f"data.stream.{name}" for name in StreamConfig.model_fields), "data.stream",
 )  # fmt: skip
 SLOT_RATES = "slots.yaml learning rates"  # of all slots, as `differences` names them
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.

@@ -46,14 +46,22 @@ _ADVICE_OF_ANY = (
     "correct or remove these lines, or set a larger data.max_bad_line_ratio to skip more of them"
 )
 _LINES_BEFORE_EARLY_STOP = 10_000
+LEAST_RECORDS = 10_000  # of a stream: the ratio of a smaller pass is that of so many records
 
 
 class BadLines:
-    """Counts the malformed lines of a pass and of each of its files. csv: None: data.format is not
-    csv. columns: those that slots.yaml expects."""
+    """Counts the malformed lines of a pass and of each of its files.
 
-    def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
-        self.ratio = ratio
+    Args:
+        csv: None: data.format is not csv.
+        columns: those that slots.yaml expects.
+        least: the ratio of fewer lines is that of so many. The file of a line does not matter then.
+    """
+
+    def __init__(
+        self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = (), least: int = 0
+    ) -> None:
+        self.ratio, self._least = ratio, least
         self._csv = csv
         self._columns = columns
         self.total, self._file = _Counts(""), _Counts("")
@@ -105,11 +113,13 @@ class BadLines:
         otherwise a short file could not have any."""
         lines, bad = self._file.lines, self._file.bad
         head = self._csv.skip + self._csv.header if self._csv is not None else 0
+        if self._least:
+            return
         if bad > 1 or (bad and self._file.read <= bad + head):
             self._check(self._file if lines < self.total.lines else self.total)
 
     def _check(self, counts: _Counts) -> None:
-        if counts.bad > self.ratio * counts.read:
+        if counts.bad > self.ratio * max(counts.read, self._least):
             of = "lines" if counts is self.total else f"lines of {counts.name}"
             raise DataError(
                 f"{counts.bad} of {counts.read} {of} are malformed, expected a share of at most "

@@ -1,7 +1,7 @@
-"""Reads Parquet, Arrow IPC and ORC files, only the columns that slots use.
+"""Reads Parquet, Arrow IPC, ORC and JSON files, only the columns that slots use.
 
-A piece is a row group of Parquet, a record batch of Arrow or a stripe of ORC. Any thread may read
-and parse one. The pieces keep the order of the file.
+A piece is a row group of Parquet, a record batch of Arrow, a stripe of ORC or a block of lines of
+JSON. Any thread may read and parse one. The pieces keep the order of the file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import json as pa_json
 from pyarrow import orc
 
 from paddlebox import _native
@@ -133,13 +134,15 @@ def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
 
 
 def count_rows(path: str, data_format: Format) -> int:
-    """Only the metadata of a Parquet or ORC file is read, but all of an Arrow file. Raises: as
-    `count_pieces`."""
+    """Only the metadata of a Parquet or ORC file is read, but all of an Arrow or JSON file. Raises:
+    as `count_pieces`."""
     with _data_errors(path, _other_format(data_format)), open_source(path) as source:
         if data_format is Format.PARQUET:
             return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
         if data_format is Format.ORC:
             return int(orc.ORCFile(_file(source)).nrows)
+        if data_format is Format.JSON:
+            return int(pa_json.read_json(_file(source)).num_rows)
         with pa.ipc.open_file(_file(source)) as file:
             return int(sum(file.get_batch(n).num_rows for n in range(file.num_record_batches)))
 
@@ -215,7 +218,16 @@ def _orc(path: str, names: list[str], retries: int) -> Opened:
     return type_, stripes, read
 
 
-_OPEN = {Format.PARQUET: _parquet, Format.ARROW: _arrow, Format.ORC: _orc}
+def _json(path: str, names: list[str], retries: int) -> Opened:  # noqa: ARG001
+    """JSON objects, one a line. The types of their columns are those of all lines."""
+    with open_source(path, retries) as source:
+        batches = pa_json.read_json(_file(source)).to_batches()
+        source.check_unchanged()
+    type_ = batches[0].schema if batches else pa.schema([])
+    return type_, len(batches), lambda number: [batches[number]]
+
+
+_OPEN = {Format.PARQUET: _parquet, Format.ARROW: _arrow, Format.ORC: _orc, Format.JSON: _json}
 
 
 def _reopened(path: str, size: int, retries: int) -> Source:

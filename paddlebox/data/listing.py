@@ -20,9 +20,10 @@ from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
-from paddlebox.config.data import StreamConfig
+from paddlebox.config.data import HoursConfig
 from paddlebox.config.dates import Hour, render
 from paddlebox.data.sources import RETRIES, filesystem_of, kind_of, request, written_at
+from paddlebox.data.streams.stream import is_range
 from paddlebox.errors import DataError
 from paddlebox.store.remote import is_uri, shown
 
@@ -43,7 +44,7 @@ def is_temporary(name: str) -> bool:
 
 def expand(patterns: Sequence[str], retries: int = RETRIES) -> list[str]:
     """List the files of paths, folders, globs and URIs of them, in the given order. The files of a
-    folder or glob are sorted.
+    folder or glob are sorted. Ranges of a stream stay as they are.
 
     Hidden and temporary files and folders are left out, unless the part of the glob that matches
     the name has one of these forms itself. The log says what is left out, and names links that lead
@@ -51,11 +52,13 @@ def expand(patterns: Sequence[str], retries: int = RETRIES) -> list[str]:
 
     Raises: NothingThereError for a pattern without files; DataError if a folder cannot be read.
     """
-    return [
-        file
-        for pattern in patterns
-        for file in (_of_uri(pattern, retries) if is_uri(pattern) else _of_path(pattern))
-    ]
+    return [file for pattern in patterns for file in _files_of(pattern, retries)]
+
+
+def _files_of(pattern: str, retries: int) -> list[str]:
+    if is_range(pattern):
+        return [pattern]
+    return _of_uri(pattern, retries) if is_uri(pattern) else _of_path(pattern)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Log:
     why: str = ""  # the reason why it is not complete
 
 
-def look(config: StreamConfig, hour: Hour) -> Log:
+def look(config: HoursConfig, hour: Hour) -> Log:
     """Look for the log of an hour. Raises: DataError if a file system does not answer."""
     marker, marked = render(config.ready_marker, hour.begin), None
     if marker:

@@ -16,7 +16,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Config, Format, Slots
-from paddlebox.data.bad_lines import BadLines
+from paddlebox.data.bad_lines import LEAST_RECORDS, BadLines
 from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
 from paddlebox.data.findings import Findings
@@ -31,6 +31,8 @@ from paddlebox.data.sequences import PassSequences, Plan, SequenceContext, UserT
 from paddlebox.data.sharing import InstanceExchange, OwnChunk, Place, ReadPart, plan
 from paddlebox.data.sources import FilePart
 from paddlebox.data.spill import Columns, SpillingInstances, indexed, new_instances
+from paddlebox.data.streams.records import Events, Records, read_records
+from paddlebox.data.streams.stream import is_range
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 from paddlebox.store.group import ONE_RANK, Group
 
@@ -68,6 +70,7 @@ class LoadedPass:
     sequences: PassSequences | None = None  # None: instances are trained one by one
     times: np.ndarray | None = None  # (N) int64, by number, without sequences; None: not read
     history: Mapping[str, np.ndarray] | None = None  # of users after this pass; None: no histories
+    events: Events = field(default_factory=Events)  # of the records of a stream
 
     @property
     def size(self) -> int:
@@ -169,8 +172,11 @@ class LoadedPass:
 
 
 def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    """The chunks of a part of a file, in order. Raises: DataError that names a file that cannot be
-    read."""
+    """The chunks of a part of a file, or of a range of a stream, in order. Raises: DataError that
+    names a file that cannot be read."""
+    stream = options.data.stream
+    if stream is not None and is_range(part.path):
+        return read_records(part.path, stream, options.data.format)
     if options.cache is None or not options.cacheable:
         return _read_source(part, options, schema)
     parsing = options.parsing()
@@ -255,6 +261,7 @@ def load(
         sequences,
         found.times() if found is not None else None,
         history,
+        loading.events,
     )
 
 
@@ -294,12 +301,13 @@ class _Loading:
         self.schema = schema = options.schema()
         self._options, self._cancelled = options, cancelled
         self._times, self._threads = times, threads
-        self.findings = Findings()
+        self.findings, self.events = Findings(), Events()
         csv = options.data.format is Format.CSV and not options.data.parser
         self.bad = BadLines(
             options.data.max_bad_line_ratio,
             options.slots.csv if csv else None,
             schema.column_names,
+            LEAST_RECORDS if options.data.stream is not None else 0,
         )
         self.instances = new_instances(
             Columns(
@@ -334,8 +342,8 @@ class _Loading:
 
     def _parsed(
         self, parts: Sequence[ReadPart]
-    ) -> InOrder[tuple[Place, bool, Parsable], tuple[str, OwnChunk]]:
-        """The chunks of the parts, each with its name for messages."""
+    ) -> InOrder[tuple[Place, bool, Parsable], tuple[Parsable, OwnChunk]]:
+        """The chunks of the parts, as they were read, and parsed."""
         options, schema = self._options, self.schema
 
         def chunks() -> Iterator[tuple[Place, bool, Parsable]]:
@@ -346,7 +354,7 @@ class _Loading:
                         place = Place(file, 0, part.number + part.parts * number)
                     yield place, not part.is_whole, chunk
 
-        def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
+        def parse(item: tuple[Place, bool, Parsable]) -> tuple[Parsable, OwnChunk]:
             place, in_parts, chunk = item
             columns, rate = chunk.parse(schema), options.negative_rate
             if rate < 1:
@@ -355,7 +363,7 @@ class _Loading:
                 except ValueError as error:
                     why = f"{chunk.path}: {error}; set data.negative_rate: 1"
                     raise DataError(why) from None
-            return chunk.path, OwnChunk(columns, place, in_parts)
+            return chunk, OwnChunk(columns, place, in_parts)
 
         return InOrder(
             chunks(),
@@ -368,8 +376,9 @@ class _Loading:
             source_stage="read",
         )
 
-    def _checked(self, chunks: Iterable[tuple[str, OwnChunk]]) -> Iterator[OwnChunk]:
-        for path, chunk in chunks:
+    def _checked(self, chunks: Iterable[tuple[Parsable, OwnChunk]]) -> Iterator[OwnChunk]:
+        for read_as, chunk in chunks:
+            path = read_as.path
             if self._cancelled.is_set():
                 raise CancelledError(f"loading was cancelled in {path}")
             columns = chunk.columns
@@ -378,6 +387,8 @@ class _Loading:
                 self.bad.add(
                     path, columns.lines, columns.bad_lines, columns.first_bad, columns.left_out
                 )
+                if isinstance(read_as, Records):
+                    self.events.add(read_as, columns, self.schema)
             yield chunk
         self.bad.check()
 

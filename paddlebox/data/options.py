@@ -163,6 +163,7 @@ class LoadOptions:
         a parser plugin that cannot be loaded: here, not in a thread."""
         self.slots.check_format(self.data.format)
         self._check_code()
+        self._check_records()
         self._check_tags()
         self._check_factors()
         self.slots.positions(self.sequences)
@@ -192,6 +193,17 @@ class LoadOptions:
             raise ConfigError("csv is given, but a parser plugin reads the lines")
         if parser and not is_library(parser):
             load_function(parser)
+
+    def _check_records(self) -> None:
+        csv = self.slots.csv
+        if self.data.stream is None or self.data.format is not Format.CSV:
+            return
+        if csv.header or csv.skip:
+            raise ConfigError(
+                "data.stream with data.format csv: expected records without a header, found "
+                f"csv: {{header: {str(csv.header).lower()}, skip: {csv.skip}}}: set "
+                "csv: {header: false, columns: […]} in slots.yaml"
+            )
 
     def check_allowed(self, name: str, code: str) -> None:
         """Raises: ConfigError for code that may not run. name: of its option."""
@@ -350,8 +362,9 @@ class LoadOptions:
             return core.FeedSchema("parquet", *arguments)
         columns = {**self.slots.tags.model_dump(), "time": self.time}
         tags = {tag: columns[tag] for tag in self.tags}
+        form = Format.PARQUET if self.data.format is Format.JSON else self.data.format
         return core.FeedSchema(
-            self.data.format.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
+            form.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
         )
 
 

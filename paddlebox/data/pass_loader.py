@@ -141,11 +141,14 @@ class PassLoader:
             world=self.table.world,
             context=self._context(options, train),
         )
-        counts = (len(loaded.ranges), loaded.trained, loaded.left_out)
-        parts, rows, left_out = zip(*self.table.world.gather("parts", counts), strict=True)
+        events = loaded.events
+        counts = (len(loaded.ranges), loaded.trained, loaded.left_out, events.newest, events.ahead)
+        found = self.table.world.gather("parts", counts)
+        parts, rows, left_out, newest, ahead = zip(*found, strict=True)
         loaded.in_parts(max(parts))
         stats = PassStats.of(loaded, times, threads.now)
         stats.rows = sum(rows)
+        stats.event_time, stats.ahead = max(newest), sum(ahead)
         if options.holdout is not None and options.rows is Rows.HELD_OUT:
             check_split(options.holdout, stats.rows, sum(left_out))
         elif options.holdout is not None and train:

@@ -14,6 +14,7 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
+from paddlebox.data.streams.records import Events
 from paddlebox.errors import OutOfSpaceError, PassError
 from paddlebox.store.table_set import StagedSet
 
@@ -32,6 +33,10 @@ class PassStats:
     parts: int = 0
     spilled_bytes: int = 0  # instances on local disk; 0 if the pass stayed in memory
     files_from_cache: int = 0
+    events: Events = field(default_factory=Events)  # of a stream, on this rank
+    # Unix time of the newest event of all ranks, and records in the future; 0 without a stream.
+    event_time: float = 0.0
+    ahead: int = 0
     # Dense slots with large values -> the value farthest from 0, and its file and line.
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
     # Sparse slots -> the number of lists that max_length cut, and of values left out.
@@ -66,6 +71,7 @@ class PassStats:
             work_s=dict(loaded.seconds),
             spilled_bytes=loaded.spilled_bytes,
             files_from_cache=loaded.files_from_cache,
+            events=loaded.events,
             large=loaded.findings.large,
             truncated=loaded.findings.cut,
             dedup=loaded.dedup,

@@ -26,6 +26,7 @@ from paddlebox.data.columnar import count_pieces
 from paddlebox.data.decompress import codec_of
 from paddlebox.data.listing import expand
 from paddlebox.data.sources import FilePart, open_source
+from paddlebox.data.streams.stream import Range, is_range
 from paddlebox.errors import RankError
 from paddlebox.store.group import Group
 
@@ -154,6 +155,8 @@ def _difference(of_ranks: Sequence[dict[str, str]]) -> RankError:
 
 
 def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_File]:
+    if any(map(is_range, paths)):
+        return [_of_range(path) for path in paths]
     if options.share.own_files or options.pipe_command:
         return [_File(path, 0, 0, in_parts=False) for path in paths]
     if options.data.format.is_columnar:
@@ -161,6 +164,11 @@ def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_F
         in_parts = is_even(_loads(pieces, ranks))
         return [_File(path, n, 0, in_parts) for path, n in zip(paths, pieces, strict=True)]
     return [_text(path, options.retries) for path in paths]
+
+
+def _of_range(path: str) -> _File:
+    wanted = Range.of(path)
+    return _File(path, 0, wanted.end - wanted.begin, in_parts=False)
 
 
 def is_even(loads: Sequence[int]) -> bool:

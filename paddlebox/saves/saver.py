@@ -192,6 +192,11 @@ class Saver:
         self.commit_ended()
         return self._members[0].pass_number
 
+    def _event_time(self) -> float | None:
+        """Unix time of the newest event of a stream that is trained; None if it is not known."""
+        head = self._members[0].head
+        return head.cursor.get("event_time") if head is not None else None
+
     def commit_ended(self) -> None:
         """Wait for the commit of the last pass, because saves contain only durable state."""
         if not self._members[0].read_only:
@@ -228,6 +233,8 @@ class Saver:
                 "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
             filters = chosen if kind != BATCH else itertools.repeat(None)
+            if (event_time := self._event_time()) is not None:
+                complete["event_time"] = event_time
             of_tables = list(map(_of_table, self._members, filters))
             dense = self._dense if self._dense is not None else self._table.load_dense()
             save = open_save(writer.finish(complete, of_tables, dense, self._extra))

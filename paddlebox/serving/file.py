@@ -100,6 +100,7 @@ class Generation:
     members: list[dict[str, Any]] = field(default_factory=list)  # of an ensemble; see `models`
     filters: list[dict[str, Any]] | None = None  # ServeFilters of the tables; None: unknown
     more_counts: int = 0  # counts that rows keep after show and click
+    event_time: float | None = None  # Unix time of the newest event of a stream; None: not known
 
     @property
     def parts(self) -> list[Part]:

@@ -166,6 +166,7 @@ class RunSource(Closing):
             "day": self._table.day,
             "pass_number": head.pass_number,
             "dense_version": head.dense_version,
+            "event_time": head.cursor.get("event_time"),
             "filters": filters,
         }
 
@@ -270,6 +271,7 @@ class SaveSource:
             "version": save["version"],
             "day": save["day"],
             "pass_number": save["pass_number"],
+            "event_time": save.get("event_time"),
             "save": {"name": save["name"], "crc32c": save["crc32c"]},
             "follows_save": None if whole else save["parent"],
             "filters": [ServeFilter(of["min_score"], of["max_unseen_days"]) for of in filters],

@@ -206,6 +206,7 @@ class Writer(Closing):
             day=int(source.meta["day"]),
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),
+            event_time=source.meta.get("event_time"),
             save=source.meta.get("save"),
             filters=filters and [dataclasses.asdict(of_table) for of_table in filters],
         ).of(parts)

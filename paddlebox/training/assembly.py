@@ -36,6 +36,7 @@ from paddlebox.training.dense_products import dense_products
 from paddlebox.training.hooks import (
     Alerts,
     Callbacks,
+    DeadLetters,
     Evaluate,
     Holdout,
     Hook,
@@ -51,8 +52,8 @@ from paddlebox.training.resume import ResumePoint, ResumeRequest, move_aside
 from paddlebox.training.run_dir import copies_of
 from paddlebox.training.runner import Runners, Training
 from paddlebox.training.save_hooks import Copy, Publish, Save
-from paddlebox.training.stream import Passes
 from paddlebox.training.trackers import Trackers, check_installed
+from paddlebox.training.upcoming import Passes
 
 log = logging.getLogger("paddlebox")
 
@@ -165,7 +166,9 @@ def open_run(
     rule = config.data.holdout
     holdout = Holdout(rule, training.dataset, run.point) if rule is not None else None
     ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
-    first = [vectors, holdout, save]
+    streams, committed = config.data.stream is not None, run.point.passes
+    dead = DeadLetters(run.run_dir, training.dataset, committed) if streams else None
+    first = [vectors, holdout, dead, save]
     hooks = [*first, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 

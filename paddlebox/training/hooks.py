@@ -4,6 +4,7 @@ order in which they are called, the same on every rank, because some wait for th
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from paddlebox.data.dataset import Dataset
 from paddlebox.data.holdout import Rows, check_split
 from paddlebox.data.pipeline import Tracer
 from paddlebox.errors import StoreError, TrainingError
+from paddlebox.store.files import write_durably
 from paddlebox.training.batch_loop import Watcher
 from paddlebox.training.callbacks import Callback
 from paddlebox.training.evaluation import evaluate_files
@@ -201,6 +203,33 @@ class MetricsFile(Hook):
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         append_json(self._path, line)
+
+
+class DeadLetters(Hook):
+    """Writes the records of a stream that this rank cannot parse, before the pass is committed.
+    What a pass wrote that was never committed is removed at the next start. passes: committed."""
+
+    def __init__(self, run_dir: Path, dataset: Dataset, passes: int) -> None:
+        self._path, self._dataset = run_dir / "dead_letters.jsonl", dataset
+        if not self._path.is_file():
+            return
+        written = self._path.read_text().splitlines(keepends=True)
+        kept = [line for line in written if _pass_of(line) <= passes]
+        if kept != written:
+            write_durably(str(self._path), "".join(kept).encode())
+
+    def pass_begins(self, planned: PlannedPass) -> None:
+        dead = self._dataset.stats.events.dead
+        if dead:
+            append_json(self._path, *({"pass": planned.number, **one} for one in dead))
+
+
+def _pass_of(line: str) -> float:
+    """The pass of a line of dead letters; infinite for a line that was not written completely."""
+    try:
+        return int(json.loads(line)["pass"])
+    except (ValueError, LookupError, TypeError):
+        return math.inf
 
 
 class Callbacks(Hook):

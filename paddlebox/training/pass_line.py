@@ -69,8 +69,8 @@ class Lines:
 
 
 def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
-    """The name of a pass in logs, such as "pass 3/10 (20240103)". passes: of the run; 0 for a
-    stream of hours. again: whether its files were trained before, so that its metrics are too
+    """The name of a pass in logs, such as "pass 3/10 (20240103)". passes: of the run; 0 for
+    hours and streams. again: whether its files were trained before, so that its metrics are too
     good."""
     when = planned.hour or planned.date
     if planned.epoch > 1:
@@ -89,6 +89,7 @@ def outcome(
         "epoch": planned.epoch,
         "date": planned.date,
         **_of_hour(planned),
+        **_of_stream(planned, stats),
         "files": list(planned.files),
         "samples": result.samples,
         **({} if result.late_lines is None else {"late_lines": result.late_lines}),
@@ -115,6 +116,13 @@ def _of_hour(planned: PlannedPass) -> dict[str, Any]:
         "missing_hours": list(planned.missing),
         "written_at": round(planned.written_at, 3),
     }
+
+
+def _of_stream(planned: PlannedPass, stats: PassStats) -> dict[str, Any]:
+    if not planned.stream:
+        return {}
+    event_time = {"event_time": round(stats.event_time, 3)} if stats.event_time else {}
+    return {**event_time, "stream": {**planned.stream, "ahead": stats.ahead}}
 
 
 class StartedPass:

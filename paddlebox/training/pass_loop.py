@@ -25,7 +25,7 @@ from paddlebox.training.plan import PlannedPass, repeats, repeats_source, traine
 from paddlebox.training.resume import ResumePoint
 from paddlebox.training.runner import Training, enter, seed_pass
 from paddlebox.training.shares import files_of
-from paddlebox.training.stream import Passes
+from paddlebox.training.upcoming import Passes
 from paddlebox.watch.watch import of_quality
 
 log = logging.getLogger("paddlebox")

@@ -28,11 +28,14 @@ class PlannedPass:
     epoch: int  # from 1
     files: Sequence[str]
     date: str = ""  # YYYYMMDD; empty if the config has no dates
-    # The rest is set only with data.path_template, where a pass is one hour.
+    # The rest is set only with data.path_template, where a pass is one hour; sizes, as numbers of
+    # records, and stream only with data.stream.
     hour: str = ""  # Hour.name
     missing: Sequence[str] = ()  # names of the hours left out just before this one
     written_at: float = 0.0  # Unix time at which the last file, or the marker, was written
     sizes: Sequence[int] = ()  # bytes of each file when the hour was taken; 0 if unknown
+    # The offsets after the pass, and the records that waited behind it.
+    stream: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)

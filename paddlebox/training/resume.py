@@ -94,7 +94,7 @@ def cursor(
     """
     states = [state_of(file) for file in line["files"]]
     return {
-        **{name: line[name] for name in ("pass", "epoch", "date")},
+        **{name: line[name] for name in ("pass", "epoch", "date", "event_time") if name in line},
         "plan": plan,
         "bytes": [state.bytes if state else None for state in states],
         "samples": [state.sample if state else None for state in states],

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from paddlebox import _native
-from paddlebox.config import DenseDtype
+from paddlebox.config import Config, DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.first_look import FirstLook
@@ -56,7 +56,7 @@ from paddlebox.training.run_dir import (
 )
 from paddlebox.training.runner import Training
 from paddlebox.training.settle import settled, warn_of_few_steps
-from paddlebox.training.stream import passes_of
+from paddlebox.training.upcoming import passes_of
 from paddlebox.training.warm_start.source import check_same_source, find_source, trained_by_source
 from paddlebox.training.warm_start.start import init_from
 
@@ -255,7 +255,7 @@ def _log_start(run: StartedRun, table: TableSet) -> None:
     log.info(
         "%s: trains %s with %d sparse slots in %s",
         run.config.name,
-        f"{passes} pass{'es' if passes > 1 else ''}" if passes else "hours of data.path_template",
+        f"{passes} pass{'es' if passes > 1 else ''}" if passes else _without_end(run.config),
         len(run.slots.sparse),
         run.run_dir,
     )
@@ -272,6 +272,11 @@ def _log_start(run: StartedRun, table: TableSet) -> None:
         " and ".join(str(member.row_bytes) for member in table.members),
         _native.core.vector_path(),
     )
+
+
+def _without_end(config: Config) -> str:
+    stream = config.data.stream
+    return f"records of {stream.source}" if stream is not None else "hours of data.path_template"
 
 
 def _check_trained(run: StartedRun) -> None:

@@ -74,12 +74,13 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
     write_durably(str(run_dir / SLOTS_FILE), text.encode())
 
 
-def append_json(path: Path, value: Any) -> None:
-    """Append a line of JSON to a file, durably. Creates the file. Raises StoreError."""
+def append_json(path: Path, *values: Any) -> None:
+    """Append a line of JSON for each value to a file, durably. Creates the file. Raises
+    StoreError."""
     try:
         new = not path.exists()
         with open(path, "a") as file:
-            file.write(json.dumps(value) + "\n")
+            file.writelines(json.dumps(value) + "\n" for value in values)
             file.flush()
             os.fsync(file.fileno())
         if new:

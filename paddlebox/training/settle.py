@@ -33,7 +33,7 @@ _BATCH_SIZES = (  # (fewest training rows of a rank, batch size)
     *((1_000_000, 512), (400_000, 256), (50_000, 128)),
     *((25_000, 64), (0, 32)),
 )
-_UNCOUNTED = 512  # if rows cannot be counted: streams of hours, and files read by a command
+_UNCOUNTED = 512  # if rows cannot be counted: hours, streams, and files read by a command
 # Bounds of the learning rate of embed_w. The embed_w of each slot in an instance adds to the logit,
 # so a model with fewer slots gets a higher rate. Models without a network get the upper bound.
 _RATES = (0.05, 0.2)
@@ -71,7 +71,7 @@ def settled(
 
     Args:
         request: with the config as the user wrote it.
-        plan: the passes of the config; empty for a stream of hours.
+        plan: the passes of the config; empty for hours and streams.
         source: the stored config of the run, or of its network, with which this run starts.
         look: reads the first rows of files; None: a new one.
         filled: whether the run starts with rows, of a run or imported ones.
@@ -353,7 +353,7 @@ def _may_have_epochs(config: Config, filled: bool) -> bool:
     """Whether several epochs may be chosen. Not for data ordered by day, hour or pass, nor with
     histories of users, because an epoch goes back in time."""
     data, trainer = config.data, config.trainer
-    in_order = data.date or data.path_template or data.files_per_day
+    in_order = data.date or data.path_template or data.files_per_day or data.stream
     in_order = in_order or data.sequences.history.length
     once = config.model.has_click_priors and config.table.admission.min_count > 1  # plan.py
     if config.phases or "epochs" in trainer.model_fields_set or in_order or once:

@@ -1,12 +1,10 @@
-"""Sources of passes: a fixed list of files, or a stream of hourly logs (docs/hours.md).
+"""Streamed: passes of the records of a stream (docs/stream.md).
 
-A stream keeps no list of trained hours. The next pass is the hour after that of the newest commit.
-So you may delete the logs of trained hours, and a run that is years old starts as fast as a new
-one.
+A pass is a range of offsets of each partition. The offsets after it are part of its commit, with
+the rows and the dense parameters. The next pass begins at them, whatever happened in between, so
+each record is trained exactly once.
 
-Whether an hour is complete, late or missing depends on a clock and on the files at that moment, so
-ranks could come to different results. Only the first rank looks at the log, and sends each pass
-with its files and their sizes to the others.
+Only the first rank looks at the stream, and sends each pass to the others.
 """
 
 from __future__ import annotations
@@ -14,98 +12,40 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.config.data import ShareBy
-from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
-from paddlebox.data.listing import Log, look
-from paddlebox.data.sources import FileState, changed, states_of
+from paddlebox.config.dates import zone_of
+from paddlebox.config.stream import time_of
+from paddlebox.data.streams.stream import (
+    Backlog,
+    NoAnswerError,
+    Offsets,
+    Range,
+    Stream,
+    open_stream,
+    shares,
+)
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.training import resume
-from paddlebox.training.plan import PlannedPass, leave_out, plan_passes
+from paddlebox.training.plan import PlannedPass
 from paddlebox.training.resume import ResumePoint, ResumeRequest
 
 log = logging.getLogger("paddlebox")
 
-_WATCHED_HOURS = 48  # trained or left-out hours to check for later changes
-_PROBED_HOURS = 200  # hours to search before data.path_template is considered wrong
-_SAID_EVERY_S = 600.0  # between log lines while waiting for an hour
-_MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # between two looks for an hour
-MAX_MISSING_HOURS = 24  # in a row; more of them stop a run
+_PAUSE_S = 0.1  # the longest time between two looks
+_ANSWER_S, _FIRST_ANSWER_S = 300.0, 30.0  # how long a stream may give no answer; at the start
+_SAID_EVERY_S = 600.0  # between log lines while waiting
 
 
-class Passes(Protocol):
-    """The passes that a run still has to train, in order."""
-
-    on_wait: Callable[[str], None]  # called at each look for an hour, with what the run waits for
-    listed: Sequence[PlannedPass]  # all passes, from the first; empty for a stream
-
-    def resume(self, request: ResumeRequest) -> ResumePoint:
-        """Resume the run with `resume.resume`, and continue with the first pass to train."""
-
-    def are_done(self) -> bool:
-        """Whether no pass is left to train."""
-
-    def ready(self) -> PlannedPass | None:
-        """Take the next pass, or return None if its data is not complete yet."""
-
-    def wait(self) -> PlannedPass | None:
-        """Wait for the next pass and take it. Returns None if no pass is left."""
-
-    def hash_of(self, planned: PlannedPass) -> str:
-        """The hash of a pass and all earlier ones. Called once per pass, in order."""
-
-
-class Listed:
-    """The passes of `data.train_files`, from `plan_passes`."""
-
-    def __init__(self, passes: Sequence[PlannedPass]) -> None:
-        self.listed, self._hashes = passes, [""]
-        self._left: deque[PlannedPass] = deque()
-        self.on_wait: Callable[[str], None] = lambda _: None
-
-    def resume(self, request: ResumeRequest) -> ResumePoint:
-        def known_from(_: VersionRecord | None, skipped: Mapping[str, int]) -> resume.Known:
-            plan = leave_out(self.listed, skipped)
-            return plan, resume.hashes_of(plan)
-
-        point = resume.resume(request, known_from)
-        self._hashes = resume.hashes_of(point.plan)
-        self._left = deque(point.plan[point.passes :])
-        return point
-
-    def are_done(self) -> bool:
-        return not self._left
-
-    def ready(self) -> PlannedPass | None:
-        return self._left.popleft() if self._left else None
-
-    wait = ready
-
-    def hash_of(self, planned: PlannedPass) -> str:
-        return self._hashes[planned.number - 1]
-
-
-class Hourly:
-    """One pass per hour of `data.path_template`.
-
-    An hour is taken once it is over by the clock and its files are complete. The run waits for this
-    at least `data.late_s` after the end of the hour, and at least `data.late_s`, by a monotonic
-    clock, after it first looked for the hour. Then `data.missing_hour` decides. The decision is
-    stored with the next pass; a run that is killed before that decides again.
-
-    All ranks call the same methods in the same order. While the first rank waits for an hour, it
-    sends a message each time it looks for the files, so that every rank notices within seconds if
-    another one is gone. Tests replace clock, steady and sleep.
-    """
+class Streamed:
+    """The passes of `data.stream`. All ranks call the same methods in the same order. Tests replace
+    stream, clock, steady and sleep."""
 
     listed: Sequence[PlannedPass] = ()
 
@@ -114,84 +54,65 @@ class Hourly:
         config: Config,
         world: Group = ONE_RANK,
         *,
+        stream: Stream | None = None,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._world, self._is_first = world, world.rank == 0
-        self._data = config.data
-        self._zone = zone_of(self._data.time_zone)
+        assert config.data.stream is not None
+        self._config, self._world, self._is_first = config.data.stream, world, world.rank == 0
+        self._stream = stream if stream is not None else open_stream(self._config)
+        self._zone = zone_of(config.data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
-        until = self._data.until_hour
-        self._until = end_of(until, self._zone) if until else None
-        self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
-        self._next = self._first
-        self._number = 1  # of the next pass
-        self._plan = ""  # hash of the last pass, as in `hash_of`
-        self._skipped: dict[str, int] = {}
-        self._missing: list[Hour] = []  # hours left out since the last pass
-        self._since: float | None = None  # when `_next` became the next hour
+        self._at: Offsets = {}  # where the next pass begins
+        self._moves = True  # whether it begins at data.stream.start
+        self._until: Offsets | None = None  # where the run ends; None: not known yet
+        self._number, self._plan, self._date = 1, "", ""  # of the next pass; hash and date before
+        self._since: float | None = None  # when the run began to wait for the next pass
+        self._heard: float | None = None  # when the stream answered last; None: not yet
         self._said = 0.0  # when the last log line about waiting was written; 0: not yet
-        self._trained: deque[dict[str, FileState]] = deque(maxlen=_WATCHED_HOURS)
-        self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
-        self._warned = False  # of an hour with fewer files than ranks
+        self._done = False
         self.on_wait: Callable[[str], None] = lambda _: None
 
     # ---- resume
 
     def resume(self, request: ResumeRequest) -> ResumePoint:
         def known_from(record: VersionRecord | None, _: Mapping[str, int]) -> resume.Known:
-            done = self._go_to(request.run_dir, record)
-            trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            found = []
-            if request.skip:
-                found = self._from_first(self._present_files() if self._is_first else None)
-            present = [PlannedPass(0, 1, files) for files in found]
-            return trained + present, [self._plan] * done
+            done = self._go_to(request, record)
+            return [PlannedPass(number + 1, 1, ()) for number in range(done)], [self._plan] * done
 
         point = resume.resume(request, known_from)
-        self._skipped, point.plan = point.skipped, []
+        point.plan = []
         return point
 
-    def _go_to(self, run_dir: Path, record: VersionRecord | None) -> int:
-        """Make the hour after a version's pass the next one. Returns the number of that pass."""
-        self._next, self._number, self._plan = self._first, 1, ""
-        self._trained.clear()
+    def _go_to(self, request: ResumeRequest, record: VersionRecord | None) -> int:
+        """Continue after a version's pass. Returns the number of that pass."""
+        self._at, self._moves, self._number, self._plan, self._date = {}, True, 1, "", ""
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
         if record is None or done == 0:
             return 0
-        hour = str(json.loads(record.cursor["line"]).get("hour", ""))
-        if not hour:
+        line = json.loads(record.cursor["line"])
+        if "stream" not in line:
             raise ConfigError(
-                f"{run_dir}: version {record.version} was trained on data.train_files, expected "
-                "hours of data.path_template: start a new run from it with --init-from, and set "
-                "data.from_hour to the first hour that was not trained"
+                f"{request.run_dir}: version {record.version} was trained on files, expected "
+                "records of data.stream: start a new run from it with --init-from"
             )
-        began = datetime.fromisoformat(hour).astimezone(self._zone)
-        first, template = self._first, self._data.path_template
-        self._next = hour_at(template, hour_at(template, began).end)
-        if first.begin > self._next.begin:
-            raise ConfigError(
-                f"{run_dir}: version {record.version} ends with hour {hour}, expected to go on "
-                f"with {self._next.name}, found data.from_hour, or --backfill, at {first.name}: "
-                f"the hours in between would be left out; name {self._next.name} or an earlier one"
+        self._number, self._plan, self._date = done + 1, record.cursor["plan"], line["date"]
+        self._at = dict(line["stream"]["offsets"])
+        stored = record.config["config"]["data"]["stream"]["start"]
+        self._moves = stored != self._config.start and not request.back_to
+        if self._moves and self._is_first:
+            log.warning(
+                "%s: data.stream.start was %s and is %s: the run goes on there, after version %d",
+                request.run_dir,
+                stored,
+                self._config.start,
+                record.version,
             )
-        self._number, self._plan = done + 1, record.cursor["plan"]
-        self._trained.append(resume.trained_files(record.cursor))
         return done
 
-    def _present_files(self) -> list[Sequence[str]]:
-        """The files of each untrained hour that is complete, to match against `skip`."""
-        found: list[Sequence[str]] = []
-        hour = self._next
-        while not self._at_end(hour) and hour.end.timestamp() <= self._clock():
-            if files := look(self._data, hour).files:
-                found.append(files)
-            hour = hour_at(self._data.path_template, hour.end)
-        return found
-
     def are_done(self) -> bool:
-        return self._at_end(self._next)
+        return self._done
 
     def hash_of(self, planned: PlannedPass) -> str:
         self._plan = resume.follow(self._plan, planned.date, planned.files)
@@ -212,157 +133,105 @@ class Hourly:
             self.on_wait(message["waits"])
             message = self._from_first(None)
         if self._is_first or message["pass"] is None:
-            self._warn_of_few(found)
             return found
         return PlannedPass(**message["pass"])
 
     def _from_first(self, what: Any) -> Any:
-        """The value of the first rank."""
-        return self._world.first("hours", what)
-
-    def _warn_of_few(self, found: PlannedPass | None) -> None:
-        shared = self._data.share != ShareBy.FILES
-        if found is None or len(found.files) >= self._world.size or self._warned or shared:
-            return
-        self._warned = True
-        log.warning(
-            "hour %s has %d files, and there are %d ranks: a rank without a file trains nothing "
-            "and only serves its rows; set data.share: auto, or write each hour into more files, "
-            "of similar size",
-            found.hour,
-            len(found.files),
-            self._world.size,
-        )
+        return self._world.first("stream", what)
 
     def _take_ready(self) -> PlannedPass | None:
-        """Take the next pass without waiting. It never gives up a missing hour."""
-        while not self._at_end(self._next) and (found := self._look()).files:
-            if (planned := self._take(found)) is not None:
-                return planned
-        return None
+        try:
+            return self._take(self._look())
+        except NoAnswerError:
+            return None  # `wait` asks again
 
     def _wait_for_next(self) -> PlannedPass | None:
-        self._warn_of_changes()
-        while not self._at_end(self._next):
-            found = self._look()
-            if found.files:
-                if (planned := self._take(found)) is not None:
-                    return planned
-            elif self._is_given_up(found):
-                self._leave_out(found)
+        while True:
+            found = self._patiently(self._look)
+            if (planned := self._take(found)) is not None:
+                return planned
+            if self._until is not None and not found.behind:
+                self._done = True
+                return None
+            self._say(f"{found.behind} records of {self._config.source}")
+            self._pause()
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """What the stream answers. Raises: DataError if it does not answer for too long."""
+        begin = self._steady()
+        while True:
+            try:
+                answer = ask()
+            except NoAnswerError as error:
+                most = _FIRST_ANSWER_S if self._heard is None else _ANSWER_S
+                if self._steady() - begin > most:
+                    raise DataError(
+                        f"{self._config.source}: no answer for {most:g} s: {error}: start the "
+                        "brokers or correct data.stream.source, then start the same command again"
+                    ) from error
+                self._say(f"{self._config.source} does not answer: {error}")
+                self._sleep(_PAUSE_S)
             else:
-                self._say(found)
-                self._sleep(self._pause())
-        return None
+                self._heard = self._steady()
+                return answer
 
-    def _pause(self) -> float:
-        """Seconds until the next look; they grow with the time that the run has waited."""
-        assert self._since is not None
-        waited = self._steady() - self._since
-        return min(MAX_PAUSE_S, max(_MIN_PAUSE_S, waited / 4))
-
-    def _at_end(self, hour: Hour) -> bool:
-        return self._until is not None and hour.begin >= self._until
-
-    def _look(self) -> Log:
-        """Look for the files of the next hour."""
+    def _look(self) -> Backlog:
+        if self._moves:
+            self._at = {**self._at, **self._stream.offsets(self._config.start)}
+            self._moves = False
+        self._set_end()
         if self._since is None:
             self._since = self._steady()
-        ahead = self._next.end.timestamp() - self._clock()
-        if ahead > 0:
-            return Log(why=f"it is over in {ahead:.0f} s by this clock")
-        return look(self._data, self._next)
+        found = self._stream.look(self._at, self._until, self._config.pass_records)
+        self._at = found.at
+        return found
 
-    def _take(self, found: Log) -> PlannedPass | None:
-        """Make a pass of the next hour; None if all of its files are left out."""
-        hour, number = self._next, self._number
-        files = [f for f in found.files if self._skipped.get(f, number) >= number]
-        self._go_on()
-        if not files:
-            return None
-        self._number += 1
-        missing, self._missing = self._missing, []
-        known = states_of(files)
-        self._trained.append(known)
-        return PlannedPass(
-            number,
-            1,
-            files,
-            hour.date,
-            hour.name,
-            [m.name for m in missing],
-            found.written_at,
-            [known[file].bytes if file in known else 0 for file in files],
-        )
+    def _set_end(self) -> None:
+        """Find the offsets at which the run ends, once they are known."""
+        place = self._config.until
+        if place and self._until is None:
+            found = self._stream.offsets(place)
+            at = time_of(place)
+            if at is None or self._clock() >= at or found:
+                self._until = found
 
-    def _go_on(self) -> None:
-        self._next = hour_at(self._data.path_template, self._next.end)
-        self._since, self._said = None, 0.0
-
-    def _is_given_up(self, found: Log) -> bool:
+    def _take(self, found: Backlog) -> PlannedPass | None:
+        """Make a pass of what waits, if it is large or old enough, or the last one."""
+        most, waiting = self._config.pass_records, sum(sum(lane.values()) for lane in found.lanes)
         assert self._since is not None
-        late = self._data.late_s
-        over = self._clock() - self._next.end.timestamp()
-        if over < late or self._steady() - self._since < late:
-            return False
-        if self._number == 1 and not self._missing:
-            self._check_template(found)
-        return self._data.missing_hour != "wait"
-
-    def _check_template(self, found: Log) -> None:
-        """Raises DataError if no hour from this one to the present is complete."""
-        hour = self._next
-        for _ in range(_PROBED_HOURS):
-            if self._at_end(hour) or hour.end.timestamp() > self._clock():
-                break
-            if look(self._data, hour).files:
-                return
-            hour = hour_at(self._data.path_template, hour.end)
-        raise DataError(
-            f"data.path_template {self._data.path_template!r}: no hour from {self._next.name} on "
-            f"is complete; for the first, {found.why}: check the template, data.from_hour, "
-            "data.ready_marker and data.time_zone"
+        old = self._steady() - self._since >= self._config.pass_s
+        last = self._until is not None and waiting == found.behind
+        if not waiting or not (waiting >= most or old or last):
+            return None
+        begin, ranges = found.at, []
+        for partition, records in shares(found.lanes, most).items():
+            end = self._stream.end(partition, begin[partition], records)
+            ranges.append((Range(partition, begin[partition], end), records))
+        self._at = begin | {one.partition: one.end for one, _ in ranges}
+        self._since, self._said = self._steady(), 0.0
+        today = datetime.fromtimestamp(self._clock(), self._zone).strftime("%Y%m%d")
+        self._date = max(self._date, today)  # days do not go back
+        taken = sum(records for _, records in ranges)
+        planned = PlannedPass(
+            self._number,
+            1,
+            [one.name for one, _ in ranges],
+            self._date,
+            sizes=[records for _, records in ranges],
+            stream={"offsets": self._at, "behind": found.behind - taken},
         )
+        self._number += 1
+        return planned
 
-    def _leave_out(self, found: Log) -> None:
-        """Leave the next hour out. Raises DataError if data.missing_hour is stop, or too many are
-        missing."""
-        what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
-        if self._data.missing_hour == "stop":
-            raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
-        if len(self._missing) >= MAX_MISSING_HOURS:
-            raise DataError(
-                f"{what}; so are the {len(self._missing)} before it, expected at most "
-                f"{MAX_MISSING_HOURS} in a row: check the logs and this machine's clock"
-            )
-        log.warning("%s; it is left out (data.missing_hour: skip)", what)
-        self._missing.append(self._next)
-        self._left_out.append(self._next)
-        self._go_on()
+    def _pause(self) -> None:
+        assert self._since is not None
+        left = self._since + self._config.pass_s - self._steady()
+        self._sleep(min(_PAUSE_S, left) if left > 0 else _PAUSE_S)
 
-    def _say(self, found: Log) -> None:
-        text = f"hour {self._next.name}: waits, {found.why}"
+    def _say(self, text: str) -> None:
         self.on_wait(text)
         self._from_first({"waits": text})
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:
-            late = self._clock() - self._next.end.timestamp() > self._data.late_s
-            log.log(logging.WARNING if late else logging.INFO, "%s", text)
+            log.info("waits: %s", text)
             self._said = now
-
-    def _warn_of_changes(self) -> None:
-        """Warn if files of trained hours changed, or left-out hours arrived."""
-        for at, before in enumerate(self._trained):
-            others = changed(before)
-            for file, now in others.items():
-                log.warning("%s %s: it is not read again", file, before[file].change_to(now))
-            self._trained[at] = before | others
-        for hour in [*self._left_out]:
-            if files := look(self._data, hour).files:
-                log.warning("hour %s came after it was left out: %s", hour.name, ", ".join(files))
-                self._left_out.remove(hour)
-
-
-def passes_of(config: Config, world: Group) -> Passes:
-    """The source of passes for a config. Raises: DataError, which names a file that is missing."""
-    return Hourly(config, world) if config.data.path_template else Listed(plan_passes(config))

@@ -24,7 +24,7 @@ from paddlebox.config.checkpoint import AlertsConfig, Bounds
 from paddlebox.errors import ConfigError
 
 # All alerts. docs/runbook.md has a section for each.
-OF_A_PASS = ("auc_drop", "copc", "empty_pass", "missing_hours")
+OF_A_PASS = ("auc_drop", "copc", "empty_pass", "missing_hours", "event_age", "event_ahead")
 OTHERS = ("publish", "failed")
 WINDOW_PASSES = 24  # a pass is compared with the mean of up to this many passes before it
 ALERTS = (*OF_A_PASS, *OTHERS)
@@ -40,6 +40,16 @@ def of_pass(
         yield "empty_pass", "0 instances, expected 1 at least"
     if line.get("missing_hours"):
         yield "missing_hours", f"hours skipped before the pass: {', '.join(line['missing_hours'])}"
+    age = line.get("ended_at", 0.0) - line.get("event_time", math.inf)
+    if config.max_event_age_s and age > config.max_event_age_s:
+        yield (
+            "event_age",
+            f"the newest event was {age:.0f} s old when the pass ended, expected at most "
+            f"{config.max_event_age_s:g} (alerts.max_event_age_s); {line['stream']['behind']} "
+            "records wait",
+        )
+    if ahead := line.get("stream", {}).get("ahead"):
+        yield "event_ahead", f"{ahead} records have an event time in the future, expected none"
 
 
 def of_quality(
@@ -142,6 +152,7 @@ def text_of(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -
 
 def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -> Iterator[str]:
     last, served = figures.get("last") or {}, figures.get("served") or {}
+    stream = last.get("stream") or {}
     measured, ended_at = figures.get("metrics") or {}, figures.get("ended_at")
     for name, kind, about, value in (
         ("passes_total", "counter", "Passes trained by this process.", figures["passes"]),
@@ -151,8 +162,10 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
         ("loss", "gauge", "Loss of the last pass.", last.get("loss")),
         *((name, "gauge", f"{name} of the last pass.", measured.get(name)) for name in _METRICS),
         ("pass_ended_seconds", "gauge", "Unix time of the last end of a pass.", ended_at),
+        ("event_seconds", "gauge", "Unix time of the newest event.", last.get("event_time")),
+        ("records_behind", "gauge", "Records that wait in the stream.", stream.get("behind")),
         ("free_bytes", "gauge", "Free on the disk of the run dir.", figures.get("free_bytes")),
-        ("waits", "gauge", "1 while the run waits for an hour.", int(state == "waits")),
+        ("waits", "gauge", "1 while the run waits for data.", int(state == "waits")),
         ("served_pass", "gauge", "Newest pass in publish.file.", served.get("pass")),
         ("served_lag_seconds", "gauge", "Age of its log when served.", served.get("lag_s")),
     ):
@@ -169,7 +182,9 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
 log = logging.getLogger("paddlebox")
 
 _EVERY_S = 10.0  # between two writes of status.json
-_PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
+_PASS = (
+    *("pass", "date", "hour", "event_time", "stream", "samples", "loss", "bad_lines", "lines"),
+)
 
 
 class Watch:
@@ -192,9 +207,9 @@ class Watch:
         self._publishes = publishes
         self._lock = threading.Lock()
         self._alerts: dict[str, str] = {}
-        # Pass -> time when its log was written, for passes that are not served.
-        self._written_at = {
-            line["pass"]: line["written_at"] for line in self._before if "written_at" in line
+        # Pass -> time of its newest event, or when its log was written, for passes not yet served.
+        self._written_at: dict[int, float] = {
+            line["pass"]: _since(line) for line in self._before if _since(line) is not None
         }
         self._figures: dict[str, Any] = {"passes": 0, "instances": 0}
         self._doing = ("starts", "")
@@ -243,8 +258,7 @@ class Watch:
             self._figures["metrics"] = line.get("before") or line.get("metrics") or {}
             self._figures["ended_at"] = line.get("ended_at", time.time())
             if self._publishes:
-                since = line.get("written_at") or self._figures["ended_at"]
-                self._written_at[line["pass"]] = since
+                self._written_at[line["pass"]] = _since(line) or self._figures["ended_at"]
         self._set(OF_A_PASS, fired, line)
         self._wake.set()
 
@@ -315,6 +329,11 @@ class Watch:
                     log.warning("alert %s, firing: %s (docs/runbook.md)", name, at + now)
                 else:
                     log.info("alert %s, resolved: %s (docs/runbook.md)", name, before)
+
+
+def _since(line: Mapping[str, Any]) -> Any:
+    """Since when the newest data of a pass was there; None if that is not known."""
+    return line.get("event_time") or line.get("written_at")
 
 
 def _replace(path: Path, text: str) -> None:

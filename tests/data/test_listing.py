@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 from pyarrow import fs
 
-from paddlebox.config.data import StreamConfig
+from paddlebox.config.data import HoursConfig
 from paddlebox.config.dates import hour_at
 from paddlebox.data import listing
 from paddlebox.data.listing import expand, look
@@ -93,7 +93,7 @@ def test_folder_globs_uris_and_hours_list_the_same_files(
     hour = hour_at("{date}", datetime(2024, 1, 1, tzinfo=UTC))
     for root in (tmp_path, tmp_path.as_uri()):
         files = look(
-            StreamConfig(path_template=f"{root}/{{date}}", from_hour="20240101"), hour
+            HoursConfig(path_template=f"{root}/{{date}}", from_hour="20240101"), hour
         ).files
         assert [Path(remote.filesystem_of(file)[1]).relative_to(data).parts for file in files] == (
             expected

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import DataConfig, Format, KeySpace, Slots
-from paddlebox.config.data import StreamConfig
+from paddlebox.config.data import HoursConfig
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
@@ -55,7 +55,7 @@ pipe_command parser logkey parse_ins_id parse_content time_column user_sequences
 """
 NOT_PARSING = """
 train_files test_files files_per_pass date files_per_day batch_size max_bad_line_ratio dedup_slots
-pv_batch_size shuffle threads share drop_last negative_rate sequences
+pv_batch_size shuffle threads share drop_last negative_rate sequences stream
 data seed test click_slots budget_bytes spill_dir to_disk cache sample_rate shuffle_by shuffle_slot
 pipe_timeout_s retries allow_commands tables shuffle_seed
 """
@@ -196,7 +196,7 @@ class TestOldOrForeign:
 
     def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self) -> None:
         parsing = set(load_options(Format.MULTISLOT, SLOTS, 1).parsing())
-        options = {*DataConfig.model_fields} - {*StreamConfig.model_fields}
+        options = {*DataConfig.model_fields} - {*HoursConfig.model_fields}
         options |= {field.name for field in fields(LoadOptions)}
         assert parsing - options == {"chunk_bytes"}
         assert options - parsing == {*UNCACHED.split(), *NOT_PARSING.split()}

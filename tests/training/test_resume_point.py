@@ -23,7 +23,7 @@ from paddlebox.training import resume
 from paddlebox.training.config_changes import as_lines, description
 from paddlebox.training.plan import PlannedPass, choose_skipped, leave_out
 from paddlebox.training.resume import ResumeRequest
-from paddlebox.training.stream import Listed
+from paddlebox.training.upcoming import Listed
 from tests.support.configs import config_fields, slots_fields
 from tests.support.inside import newest
 

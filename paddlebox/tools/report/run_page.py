@@ -47,7 +47,8 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
 
 def run_page(run: Run, reload_s: float = 0) -> Page:
     config = flat(run.config)
-    data = config.get("data.train_files") or [config.get("data.path_template") or "no files"]
+    other = config.get("data.path_template") or config.get("data.stream.source")
+    data = config.get("data.train_files") or [other or "no files"]
     files = f"{data[0]}{f' and {len(data) - 1} more' if len(data) > 1 else ''}"
     return Page(
         title=run.name,

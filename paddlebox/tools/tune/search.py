@@ -212,10 +212,11 @@ def tune(
         ) from None
     tries = parse_tries(options.tries)
     config = load_config(options.config, options.overrides)
-    if config.data.path_template:
+    if not config.data.train_files:
+        found = "data.path_template" if config.data.path_template else "data.stream"
         raise ConfigError(
-            f"{options.config}: expected data.train_files, found data.path_template: list the "
-            "files of some hours in data.train_files"
+            f"{options.config}: expected data.train_files, found {found}: list files with some of "
+            "the instances in data.train_files"
         )
     combinations = draw(tries, options.trials, options.seed)
     rungs = find_rungs(

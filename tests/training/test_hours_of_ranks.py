@@ -14,12 +14,12 @@ import pytest
 from paddlebox.config.dates import moment, zone_of
 from paddlebox.data.sharing import share_files
 from paddlebox.ranks import World
+from paddlebox.training.hours import Hourly
 from paddlebox.training.plan import PlannedPass
 from paddlebox.training.resume import ResumeRequest
-from paddlebox.training.stream import Hourly
 from tests.conftest import PATIENCE_S
-from tests.training.test_stream import SLOTS
-from tests.training.test_stream import World as Logs
+from tests.training.test_hours import SLOTS
+from tests.training.test_hours import World as Logs
 
 RANKS = 3
 

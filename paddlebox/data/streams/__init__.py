@@ -1,0 +1,1 @@
+"""Records of a stream: a Kafka topic, or a folder of files that grow (docs/stream.md)."""
