@@ -198,7 +198,7 @@ def test_a_column_is_refused_where_no_format_reads_it(tmp_path: Path) -> None:
         slots.check_format(Format.MULTISLOT)
 
 
-COLUMN_FORMATS = {Format.CSV, Format.PARQUET, Format.ARROW, Format.ORC}
+COLUMN_FORMATS = {Format.CSV, Format.JSON, Format.PARQUET, Format.ARROW, Format.ORC}
 
 
 @pytest.mark.parametrize("data_format", Format)

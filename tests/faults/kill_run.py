@@ -290,7 +290,7 @@ def one_run(run: Run, whole: dict[str, Any], plan: Iterator[Kill], recorder: Pat
     return report
 
 
-class _Plan:
+class Plan:
     """Kills for all runs, drawn one after the other."""
 
     def __init__(self, kills: int, seed: int, whole_s: float) -> None:
@@ -327,7 +327,7 @@ def kill_runs(scratch: Path, kills: int, seed: int, jobs: int = 1) -> Report:
         whole.append(undisturbed.result())
 
     def worker(job: int) -> Report:
-        plan, report, number = _Plan(-(-kills // jobs), 1000 * seed + job, whole_s), Report(), job
+        plan, report, number = Plan(-(-kills // jobs), 1000 * seed + job, whole_s), Report(), job
         while plan.left > 0:
             run = Run(scratch / f"killed-{number}", data, number % len(VARIANTS))
             one = one_run(run, whole[run.variant], plan, recorder)
