@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -167,3 +169,34 @@ def test_properties_are_lines_of_a_file_and_some_are_fixed(tmp_path: Path) -> No
         KafkaStream(StreamConfig(source="kafka://127.0.0.1:1/x", properties=str(file)))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_properties(str(tmp_path / "nowhere"))
+
+
+class Compacted:
+    """A client of a partition in which records are missing, and others follow the range."""
+
+    def __init__(self, offsets: list[int]) -> None:
+        self._left = offsets
+
+    def assign(self, _: object) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def consume(self, count: int, _: float) -> list[Any]:
+        now, self._left = self._left[:count], self._left[count:]
+        return [
+            SimpleNamespace(
+                error=lambda: None,
+                offset=lambda at=at: at,
+                value=lambda at=at: b"%d" % at,
+                timestamp=lambda: (1, 1000),
+            )
+            for at in now
+        ]
+
+
+def test_a_range_of_a_compacted_partition_ends_where_it_should(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = stream_of(cluster, "compacted")
+    monkeypatch.setattr(stream, "_reading", Compacted([2, 5, 9, 12]))
+    assert values_of(stream, Range("compacted/0", 0, 8)) == [b"2", b"5"]
