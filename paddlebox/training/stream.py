@@ -177,6 +177,7 @@ class Streamed:
 
     def _look(self) -> Backlog:
         if self._moves:
+            self._check_start()
             self._at = {**self._at, **self._stream.offsets(self._config.start)}
             self._moves = False
         self._set_end()
@@ -185,6 +186,14 @@ class Streamed:
         found = self._stream.look(self._at, self._until, self._config.pass_records)
         self._at = found.at
         return found
+
+    def _check_start(self) -> None:
+        at = time_of(self._config.start)
+        if at is not None and at > self._clock():
+            raise ConfigError(
+                f"data.stream.start: expected a time that has come, found {self._config.start}: "
+                "correct it, or set latest"
+            )
 
     def _set_end(self) -> None:
         """Find the offsets at which the run ends, once they are known."""

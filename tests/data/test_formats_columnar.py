@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -131,7 +132,12 @@ def write_orc(data: pa.Table, path: Path, rows_a_stripe: int = 1 << 20) -> None:
             file.write(plain.slice(first, rows_a_stripe))
 
 
+def write_json(data: pa.Table, path: Path) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in data.to_pylist()))
+
+
 WRITERS: dict[Format, Callable[..., None]] = {
+    Format.JSON: write_json,
     Format.PARQUET: pq.write_table,
     Format.ARROW: write_arrow,
     Format.ORC: write_orc,

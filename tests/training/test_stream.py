@@ -234,6 +234,14 @@ def test_the_run_ends_at_a_time_or_at_offsets(world: World) -> None:
     assert world.now == pytest.approx(NOON + 20, abs=0.2)
 
 
+def test_a_run_cannot_start_in_the_future(world: World) -> None:
+    with pytest.raises(
+        ConfigError, match=r"start: expected a time that has come, found 2024-01-02"
+    ):
+        world.streamed(start="2024-01-02").ready()
+    assert world.streamed(start="2024-01-01").ready() is None
+
+
 def test_a_broker_that_comes_back_is_waited_for(world: World) -> None:
     world.ends = {"a": 10, "b": 0}
     streamed, waited = world.streamed(), list[str]()

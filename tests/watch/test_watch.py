@@ -99,6 +99,15 @@ def test_an_empty_pass_and_missing_hours_always_fire() -> None:
     assert fired(config(), line(missing_hours=["2024-01-01T05:00+00:00"])) == ["missing_hours"]
 
 
+def test_events_that_are_old_or_in_the_future_fire() -> None:
+    old = {"event_time": 1000.0, "ended_at": 1100.5, "stream": {"behind": 7, "ahead": 0}}
+    assert fired(config(), line(**old)) == []
+    assert fired(config(max_event_age_s=101), line(**old)) == []
+    assert fired(config(max_event_age_s=100), line(**old)) == ["event_age"]
+    assert fired(config(max_event_age_s=100), line(ended_at=9999.0)) == []  # no time is known
+    assert fired(config(), line(stream={"behind": 0, "ahead": 3})) == ["event_ahead"]
+
+
 def test_an_alert_is_logged_once_when_it_fires_and_once_when_it_ends(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
