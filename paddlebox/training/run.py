@@ -5,6 +5,7 @@ RUN_DIR/slots.json        the slots of the last start
 RUN_DIR/init.json         with --init-from: what was carried, reset and dropped
 RUN_DIR/store/            the sparse tables and the dense state; each commit is a version
 RUN_DIR/metrics.jsonl     one JSON object per pass
+RUN_DIR/dead_letters.jsonl  with data.stream: records that cannot be parsed
 RUN_DIR/environment.json  versions and hardware of the last start
 RUN_DIR/summary.json      written when the run ends
 RUN_DIR/evaluate-<version>.json   written by evaluation.py

@@ -167,7 +167,8 @@ class Streamed:
                 if self._steady() - begin > most:
                     raise DataError(
                         f"{self._config.source}: no answer for {most:g} s: {error}: start the "
-                        "brokers or correct data.stream.source, then start the same command again"
+                        "brokers, create the topic or correct data.stream.source, then start the "
+                        "same command again"
                     ) from error
                 self._say(f"{self._config.source} does not answer: {error}")
                 self._sleep(_PAUSE_S)

@@ -106,6 +106,10 @@ def test_a_partition_that_expired_below_the_trained_offset_is_an_error(
 def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
     with pytest.raises(DataError, match=r"Unknown topic or partition: create the topic"):
         stream_of(cluster, "nowhere").offsets("earliest")
+    stream = stream_of(cluster, "nowhere")
+    stream._partitions = [0]  # it was there
+    with pytest.raises(NoAnswerError, match="Unknown topic or partition"):
+        stream.offsets("earliest")
 
 
 def test_another_topic_than_the_trained_one_is_an_error(cluster: Cluster) -> None:

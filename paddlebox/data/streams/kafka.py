@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0  # how long a planned pass waits for its records
 _ASKED_S = 5.0  # for an answer about offsets
+_SILENT = "it does not answer"
 _POLL_S = 0.05
 _SILENT_S = 1.0  # between empty batches
 _REFRESH_S = 5.0  # between two looks for new partitions
@@ -93,6 +94,8 @@ class KafkaStream:
         address = kafka_of(config.source)
         assert address is not None
         self._brokers, self._topic = address
+        self._why = _SILENT  # why there is no answer
+        self._refusal = ""  # why there never will be one
         self._asking, self._reading = self._consumer(), self._consumer()
         self._one_reader = threading.Lock()
         self._partitions: list[int] = []
@@ -108,8 +111,6 @@ class KafkaStream:
             "bootstrap.servers": self._brokers,
             "error_cb": self._failed,
         }
-        self._why = "it does not answer"
-        self._refusal = ""
         try:
             return self._kafka.Consumer(settings, logger=log)
         except self._kafka.KafkaException as error:
@@ -190,18 +191,19 @@ class KafkaStream:
             lambda: self._asking.list_topics(self._topic, timeout=_ASKED_S).topics[self._topic]
         )
         if topic.error is not None:
-            if topic.error.retriable() and topic.error.name() not in _GONE:
+            # A broker that has just started may not know its topics yet.
+            if self._partitions or topic.error.name() not in _GONE:
                 raise NoAnswerError(topic.error.str())
-            raise DataError(f"{self._source}: {topic.error.str()}: {self._create()}")
+            raise DataError(
+                f"{self._source}: {topic.error.str()}: create the topic, or correct "
+                "data.stream.source"
+            )
         new = sorted(topic.partitions)
         if self._partitions and len(new) > len(self._partitions):
             added = [self._name(number) for number in new if number not in self._partitions]
             log.info("%s: new partitions: %s", self._source, ", ".join(added))
         self._partitions, self._refreshed = new, time.monotonic()
         return new
-
-    def _create(self) -> str:
-        return "create the topic, or correct data.stream.source"
 
     def _ask(self, numbers: Sequence[int], what: int) -> Offsets:
         """The offsets of a time in ms, or of a logical offset; below 0 if there is none."""
@@ -222,7 +224,7 @@ class KafkaStream:
             if self._refusal:
                 raise self._not_allowed() from error
             raise NoAnswerError(f"{error.args[0].str()}: {self._why}") from error
-        self._why = "it does not answer"
+        self._why = _SILENT
         return answer
 
     def _not_allowed(self) -> DataError:
@@ -280,8 +282,8 @@ class KafkaStream:
             elif now - heard > PATIENCE_S:
                 raise DataError(
                     f"{self._source}: no record of {wanted.partition} from offset {at} to "
-                    f"{wanted.end} for {PATIENCE_S:g} s: {self._why}: start the brokers, then "
-                    "the same command again"
+                    f"{wanted.end} for {PATIENCE_S:g} s: {self._why}: start the brokers, or create "
+                    "the topic, then start the same command again"
                 )
             elif now - heard > _SILENT_S:
                 yield Batch([], [])
@@ -296,8 +298,6 @@ class KafkaStream:
             return int(offset)
         if name == "_AUTO_OFFSET_RESET":
             raise self._lost(wanted.partition, at, "there is no such record")
-        if name in _GONE:
-            raise DataError(f"{self._source}: {error.str()}: {self._create()}")
         if self._refusal or name in _REFUSED:
             self._refusal = self._refusal or error.str()
             raise self._not_allowed()
