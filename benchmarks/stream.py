@@ -57,7 +57,7 @@ def lines(count: int, seed: int = 1) -> list[str]:
 
 def write_config(folder: Path, stream: dict[str, Any], **sections: Any) -> Path:
     names = [f"slot{number}" for number in range(SLOTS)]
-    slots = [{"name": "click", "type": "label"}]
+    slots: list[dict[str, Any]] = [{"name": "click", "type": "label"}]
     slots += [{"name": name, "type": "sparse", "hash": True} for name in names]
     header = {"header": False, "columns": ["click", *names]}
     (folder / "slots.yaml").write_text(yaml.safe_dump({"csv": header, "slots": slots}))

@@ -111,10 +111,10 @@ class BadLines:
     def _check_file(self) -> None:
         """Check the file. One bad line counts in the pass only, unless the file has no other line:
         otherwise a short file could not have any."""
-        lines, bad = self._file.lines, self._file.bad
-        head = self._csv.skip + self._csv.header if self._csv is not None else 0
         if self._least:
             return
+        lines, bad = self._file.lines, self._file.bad
+        head = self._csv.skip + self._csv.header if self._csv is not None else 0
         if bad > 1 or (bad and self._file.read <= bad + head):
             self._check(self._file if lines < self.total.lines else self.total)
 

@@ -33,7 +33,7 @@ def test_hosts_exchange_over_mpi_if_it_started_them(
     else:
         rank, names, peers, address, _ = link.told
         assert (rank, names, address) == (0, _NAMES, "10.0.0.1")
-        assert peers == {channel: [1] for channel in range(len(CHANNELS) + 1)}
+        assert peers == {channel: [1] for channel in range(len(CHANNELS))}
 
 
 class _Gone:

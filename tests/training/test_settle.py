@@ -491,7 +491,7 @@ def test_a_network_of_few_rows_is_small_unless_it_is_named_or_of_another_run(
     def made(rows: int, source: Any = None, filled: bool = False, **model: Any) -> tuple[int, ...]:
         rows_found(monkeypatch, rows)
         own = config(folder, data={"files_per_pass": 0}, model={"type": "deepfm", **model})
-        found = settle(own, folder / "run", source=source, filled=filled).model
+        found: Any = settle(own, folder / "run", source=source, filled=filled).model
         return tuple(found.hidden)
 
     with caplog.at_level(logging.INFO, "paddlebox"):

@@ -29,7 +29,7 @@ class Topic:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run_dir, self._cluster = folder, folder / "run", Cluster()
-        slots = [{"name": "click", "type": "label"}]
+        slots: list[dict[str, Any]] = [{"name": "click", "type": "label"}]
         slots += [{"name": name, "type": "sparse", "hash": True} for name in ("user", "item")]
         (folder / "slots.yaml").write_text(yaml.safe_dump({"slots": slots}))
 
