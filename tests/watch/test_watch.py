@@ -100,7 +100,11 @@ def test_an_empty_pass_and_missing_hours_always_fire() -> None:
 
 
 def test_events_that_are_old_or_in_the_future_fire() -> None:
-    old: dict[str, Any] = {"event_time": 1000.0, "ended_at": 1100.5, "stream": {"behind": 7, "ahead": 0}}
+    old: dict[str, Any] = {
+        "event_time": 1000.0,
+        "ended_at": 1100.5,
+        "stream": {"behind": 7, "ahead": 0},
+    }
     assert fired(config(), line(**old)) == []
     assert fired(config(max_event_age_s=101), line(**old)) == []
     assert fired(config(max_event_age_s=100), line(**old)) == ["event_age"]
