@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.ranks import tcp
+from paddlebox.ranks.channel import DENSE, Channel
 from paddlebox.ranks.connecting import SECRET_FILE, Connector, connect, read_secret
+from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.tcp import TcpLink
 from tests.conftest import PATIENCE_S
 from tests.ranks.gathering import Gather, on_ranks
@@ -107,6 +112,34 @@ def test_a_host_whose_process_has_died_is_named_to_each_that_waits() -> None:
     for told in _after_one_exchange(TcpLink.close):
         assert told.startswith("rank 1 on host h1 is gone in the middle of the job: expected its ")
         assert "found the end of its connection" in told
+
+
+def test_a_host_that_dies_in_the_middle_of_a_sum_is_named_to_each_that_waits() -> None:
+    """After the first of two exchanges."""
+    over = threading.Barrier(3)
+
+    def work(link: TcpLink, rank: int) -> str:
+        exchange, calls = link.exchange, itertools.count()
+
+        def until_it_dies(*arguments: Any) -> dict[int, np.ndarray]:
+            if rank == 1 and next(calls) == 1:
+                link.close()
+                raise RankError("dead")
+            return exchange(*arguments)
+
+        peers: Any = SimpleNamespace(hosts=Hosts.of(rank, range(3)), memory=None, link=link)
+        with mock.patch.object(link, "exchange", until_it_dies):
+            channel = Channel(peers, DENSE, 0)
+            with pytest.raises(RankError) as raised:
+                channel.sum(np.ones(100_000, np.float32))
+        over.wait(PATIENCE_S)
+        channel.close()
+        return str(raised.value)
+
+    first, dead, last = _on_hosts(3, work)
+    assert dead == "dead"
+    for told in (first, last):
+        assert told.startswith("rank 1 on host h1 is gone in the middle of the job: expected its ")
 
 
 def test_a_host_that_leaves_says_why() -> None:
