@@ -290,4 +290,4 @@ layers: $(STAMPS)/venv ## check the direction of includes and imports
 
 clean: ## remove what was built, but not .venv, data or runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f paddlebox/_build_info.py paddlebox/_ops.so
+	rm -rf paddlebox/_build_info.py paddlebox/_ops.so paddlebox/libpaddlebox_serve.so paddlebox/include

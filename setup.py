@@ -1,4 +1,5 @@
-"""Builds the one native extension, `paddlebox._ops`. Everything else is in pyproject.toml."""
+"""Builds the native extension `paddlebox._ops`, and from the objects of its core the serving
+library `libpaddlebox_serve.so`. Everything else is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -85,6 +86,10 @@ ARCHITECTURES = os.environ.get("PADDLEBOX_CUDA_ARCH", "80 86 89 90").split()
 
 # std::condition_variable::wait, which ops/base/condition_wait.cc replaces.
 WAIT = "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"
+LINK_FLAGS = ["-pthread", "-ldl", f"-Wl,--wrap={WAIT}"]
+
+SERVING = "libpaddlebox_serve.so"
+LAYERS = ("base", "row", "rule", "store", "table", "serve", "feed", "library")  # of SERVING
 
 BUILD_INFO = '''"""Written by setup.py: what the native library beside this file was built with."""
 
@@ -177,6 +182,7 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
         super().run()
         library = Path(self.get_ext_fullpath(EXTENSION)).resolve()
         (Path(self.build_lib) / "paddlebox" / "version.txt").unlink(missing_ok=True)
+        self._link_serving_library(library.parent)
         library.with_name("_build_info.py").write_text(
             BUILD_INFO.format(
                 version=paddle.version.full_version,
@@ -193,6 +199,23 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
             "s.loader.exec_module(u.module_from_spec(s))"
         )
         self.spawn([sys.executable, "-c", load, str(library)])
+
+    def _link_serving_library(self, package: Path) -> None:
+        """Link the serving library into the package, beside its header."""
+        core = ROOT / "ops"
+        objects = [
+            str(Path(self.build_temp) / path.relative_to(ROOT).with_suffix(".o"))
+            for layer in LAYERS
+            for path in sorted((core / layer).rglob("*.cc"))
+        ]
+        exports = f"-Wl,--version-script={core / 'library' / 'exports.map'}"
+        own = [exports, "-Wl,--no-undefined", f"-Wl,-soname,{SERVING}"]
+        flags = [*LINK_FLAGS, *os.environ.get("PADDLEBOX_CXXFLAGS", "").split()]
+        program = self.compiler.compiler_cxx[0]
+        self.spawn([program, "-shared", *objects, *own, *flags, "-o", str(package / SERVING)])
+        include = package / "include"
+        include.mkdir(exist_ok=True)
+        shutil.copyfile(core / "library" / "paddlebox_serve.h", include / "paddlebox_serve.h")
 
     # Steps of Paddle's run() that write a loader, rename the in-place library and delete objects.
     def _generate_python_api_file(self) -> None: ...
@@ -285,7 +308,7 @@ extension = (CUDAExtension if NVCC else CppExtension)(
     sources=[*sources, *device_sources()],
     include_dirs=[str(ROOT / "ops"), *cccl],
     extra_compile_args={"cxx": FLAGS, "nvcc": [*NVCC_FLAGS, *gencode]},
-    extra_link_args=["-pthread", "-ldl", f"-Wl,--wrap={WAIT}"],
+    extra_link_args=[*LINK_FLAGS],  # to which Paddle adds its own library
 )
 extension.name = EXTENSION
 

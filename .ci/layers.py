@@ -21,6 +21,7 @@ CPP = {
     "table": {"store", "rule", "row", "base"},
     "serve": {"table", "store", "rule", "row", "base"},
     "feed": {"row", "base"},
+    "library": {"serve", "feed", "table", "store", "rule", "row", "base"},
     "metric": {"base"},
     "dense": {"base"},
     "compat": {"dense", "base"},
@@ -29,8 +30,8 @@ CPP = {
     "device": {"cuda", "table", "store", "rule", "row", "base"},
     "gpu": {"cuda", "base"},
     "paddle": {
-        *("device", "gpu", "serve", "table", "store", "rule", "row", "feed", "metric", "compat"),
-        *("dense", "ranks", "base"),
+        *("device", "gpu", "library", "serve", "table", "store", "rule", "row", "feed", "metric"),
+        *("compat", "dense", "ranks", "base"),
     },
 }
 # Layers whose files are in sub-folders, and the folders of its layer that each sub-folder may use.

@@ -41,7 +41,14 @@ from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = Path("build/core/plain")  # the build of the core's tests, made by `make mutate`
-BUILT = (Path("paddlebox/_ops.so"), Path("paddlebox/_build_info.py"))  # not tracked, but needed
+# Not tracked, but needed.
+BUILT = tuple(
+    Path("paddlebox") / name
+    for name in (
+        *("_ops.so", "_build_info.py"),
+        *("libpaddlebox_serve.so", "include/paddlebox_serve.h"),
+    )
+)
 COMPILE_S = 900
 
 

@@ -22,7 +22,7 @@ from paddlebox.config import Config, Format, Slots, SlotType
 from paddlebox.config.slots import Csv
 from paddlebox.data.columnar import is_list, leaf_of, uses_of, with_leaf
 from paddlebox.errors import DataError
-from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE
+from paddlebox.serving.feed import CELL, CRITEO_COLUMNS, VALUE
 from paddlebox.store.files import writing
 from paddlebox.training.opening import load_options
 

@@ -74,6 +74,10 @@ class PublishConfig(Section):
     precision: Literal["float32", "float16", "int8"] = Field(
         default="float32", description="format of embedx, when the file is created"
     )
+    onnx: bool = Field(
+        default=False,
+        description="also keep the dense part as an ONNX model, for the serving library",
+    )
     gate_files: ListOf[Text] = Field(
         default=(),
         description="labelled files; a save whose AUC or COPC on them breaks a bound of `alerts`, "

@@ -56,6 +56,8 @@ def export_parser() -> argparse.ArgumentParser:
     precisions = ("float32", "float16", "int8")
     about = "format of embedx; default: with --apply that of the file, else float32"
     option("--precision", choices=precisions, help=about)
+    about = "also keep the dense part as an ONNX model; --apply goes on with it"
+    option("--onnx", action="store_true", help=about)
     option("--version", type=int, metavar="N", help="version of the run; default: the newest")
     option(
         "--threshold",
@@ -149,17 +151,20 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
     with contextlib.ExitStack() as stack:
         if not arguments.others:  # opened first, so that its errors do not name the file
             sources = [contextlib.nullcontext(stack.enter_context(sources[0]))]
-        return export_ensemble(sources, arguments.out, precision=precision, gate=gate)
+        onnx = arguments.onnx
+        return export_ensemble(sources, arguments.out, precision=precision, gate=gate, onnx=onnx)
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.writer import MOST_FEWER, filters_of
+    from paddlebox.serving.gate import filters_of
+    from paddlebox.serving.writer import MOST_FEWER
 
     newest = writer.newest()
     filters = filters_of(newest) if newest is not None else None
     most = 1.0 if arguments.force else MOST_FEWER
     with _opened(arguments.apply, arguments, chosen, filters) as source:
-        return writer.apply(source, precision=arguments.precision, gate=gate, most_fewer=most)
+        precision, onnx = arguments.precision, arguments.onnx
+        return writer.apply(source, precision=precision, gate=gate, most_fewer=most, onnx=onnx)
 
 
 @contextlib.contextmanager

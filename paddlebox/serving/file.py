@@ -24,7 +24,7 @@ from paddlebox.errors import CorruptionError, OutOfSpaceError, PaddleBoxError, S
 from paddlebox.serving.pages import Meta, Pages
 from paddlebox.store.files import guard_map, lmdb_text, seal, unseal
 
-FORMAT = 5
+FORMAT = 6
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 _READ_TRIES = 100  # of a reader, while a writer ends transactions

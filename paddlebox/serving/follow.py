@@ -61,9 +61,10 @@ class Follower:
         *,
         precision: str | None = None,
         gate: Gate | None = None,
+        onnx: bool = False,
     ) -> None:
         self._saves, self.path = as_path(saves, "saves"), as_path(path, "path")
-        self._gate = gate
+        self._gate, self._onnx = gate, onnx
         self._precision = precision
         self._refused: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
@@ -142,10 +143,17 @@ class Follower:
 
     def _write(self, source: SaveSource) -> None:
         if not self.path.exists():
-            export(source, self.path, precision=self._precision or "float32", gate=self._gate)
+            precision = self._precision or "float32"
+            export(source, self.path, precision=precision, gate=self._gate, onnx=self._onnx)
         else:
             with Writer(self.path) as writer:
-                writer.apply(source, gate=self._gate, after_going_back=True, most_fewer=MOST_FEWER)
+                writer.apply(
+                    source,
+                    gate=self._gate,
+                    after_going_back=True,
+                    most_fewer=MOST_FEWER,
+                    onnx=self._onnx,
+                )
 
 
 def follow(
@@ -154,7 +162,8 @@ def follow(
     """Apply the saves in a trainer's OUT to `publish.file` until `requests` ends. A line of
     `requests` means that a save may be complete; `answers` gets each `Served` as a line of JSON."""
     gate = Gate(publish.gate_files, bounds) if publish.gate_files else None
-    follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
+    precision, onnx = publish.precision, publish.onnx
+    follower = Follower(saves, Path(publish.file), precision=precision, gate=gate, onnx=onnx)
     lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end
 
     def read() -> None:

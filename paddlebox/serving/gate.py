@@ -20,6 +20,7 @@ from paddlebox.data.positions import columns_beside, task_columns
 from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving.file import Generation, Part
 from paddlebox.serving.generation import OpenGeneration
+from paddlebox.store.life import ServeFilter, filters_text
 
 
 def check_follows(path: Path, meta: Mapping[str, Any], newest: Generation | None) -> None:
@@ -76,6 +77,35 @@ def new_parts(path: Path, of_tables: Mapping[str, Any], config: Config, slots: S
         Part(name if number else "", [], int(rows.layout["embedx_dim"]), of_slot.count(number))
         for number, (name, rows) in enumerate(of_tables.items())
     ]
+
+
+def check_enough_rows(
+    path: Path, record: Generation, newest: Generation, parts: Sequence[Part], most_fewer: float
+) -> None:
+    """Raises: TrainingError if a version with these parts has fewer live rows than the newest one
+    by more than this share."""
+    before = sum(part.rows for part in newest.parts)
+    # With dates, rows expire and new ones take their places: only the number counts.
+    fewer = before - sum(part.rows for part in parts)
+    # A run goes back to an earlier pass only on request. The export file follows it then.
+    forward = record.pass_number >= newest.pass_number
+    if forward and fewer > most_fewer * before:
+        raise TrainingError(
+            f"{path}: version {record.version} has {fewer:,} rows less than the {before:,} that "
+            f"are shown ({fewer / before:.0%}), expected at most {most_fewer:.0%}; the file is "
+            "unchanged. If this is intended, apply it with paddlebox export --force. The version "
+            f"keeps {_kept_rows(record)}, the file keeps {_kept_rows(newest)}"
+        )
+
+
+def filters_of(record: Generation) -> list[ServeFilter] | None:
+    """The filter of each table in a generation; None: unknown."""
+    return None if record.filters is None else [ServeFilter(**fields) for fields in record.filters]
+
+
+def _kept_rows(record: Generation) -> str:
+    filters = filters_of(record)
+    return "rows by an unknown filter" if filters is None else filters_text(filters)
 
 
 def check_same_form(path: Path, record: Generation, newest: Generation | None) -> None:

@@ -6,9 +6,8 @@ The predictions of an ensemble are the means of the probabilities of its models.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -17,18 +16,13 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, ModelType, Slots
 from paddlebox.config.check import validate
-from paddlebox.config.fields import click_cells
 from paddlebox.config.stored import read_config
-from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser, Unknown
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
 from paddlebox.serving.program import USER, DenseProgram, UserProgram
 from paddlebox.serving.users import UserRequest, UserScorer
 from paddlebox.store.files import unseal
-
-_NO_DENSE = np.zeros(0, np.float32)
-MOST_WEIGHT = 2.0**32  # of an id, as in training
 
 #: Instances; or candidates after a history, for a model that reads sequences.
 Asked = Sequence[Mapping[str, Any]] | UserRequest
@@ -116,14 +110,27 @@ class OpenRows:
         self.rows.append(about["rows"] + about["deleted"])
 
 
-def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, tuple[bytes, bytes]]:
-    """Read a model: the config, the slots, and (program, parameters) as Paddle saves them."""
+@dataclass(frozen=True)
+class StoredModel:
+    """A model of an export file. frozen: (program, parameters) as Paddle saves them."""
+
+    config: Config
+    slots: Slots
+    frozen: tuple[bytes, bytes]
+    feed: Mapping[str, Any]
+    has_onnx: bool
+
+
+def read_model(file: ExportFile, txn: Any, model: int) -> StoredModel:
     where = f"{file.path}: model {model}"
     with reading(file.path):
         config = read_config(json.loads(file.sealed(txn, model_key(model, "config"))), where)
         slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
-        program = file.sealed(txn, model_key(model, "program"))
-    return config, slots, (program, file.sealed(txn, model_key(model, "params")))
+        feed = file.record(txn, model_key(model, "feed"))
+        frozen = file.sealed(txn, model_key(model, "program"))
+        has_onnx = txn.get(model_key(model, "onnx")) is not None
+    parameters = file.sealed(txn, model_key(model, "params"))
+    return StoredModel(config, slots, (frozen, parameters), feed, has_onnx)
 
 
 class OpenModel:
@@ -140,33 +147,28 @@ class OpenModel:
         before: OpenModel | None,
         unknown: Unknown | None,
     ) -> None:
-        self.config, self.slots, frozen = read_model(file, txn, record.model)
+        stored = read_model(file, txn, record.model)
+        self.config, self.slots, feed = stored.config, stored.slots, stored.feed
         parts, model = record.parts, self.config.model
-        clicks = click_cells(model, self.slots)
-        self.parts: list[OpenRows] = [
-            OpenRows(
-                file,
-                txn,
-                record,
-                before.parts[number] if before is not None else None,
-                limits.resident_bytes // len(parts),
-                number=number,
-                cvm=model.use_cvm,
-                clicks=clicks,
-            )
-            for number in range(len(parts))
-        ]
-        self._rows: Any = self.parts[0].table
-        if len(parts) > 1:
-            names = [table.name for table in self.config.tables]
-            self._rows = core.ServeTables(
-                [part.table for part in self.parts], self.slots.tables(names), record.dense_width
-            )
-        self._fields = FieldParser(self.config, self.slots, unknown)
-        # `Slots` computes both at each access. With 39 slots that takes 35 us of a request.
-        self._sparse_count, self._weighted = len(self.slots.sparse), self.slots.weighted
-        self._poolings = self.slots.poolings()
-        self._positions = Positions(self.slots, self.config.model.sequences)
+        with reading(file.path):
+            self.parts: list[OpenRows] = [
+                OpenRows(
+                    file,
+                    txn,
+                    record,
+                    before.parts[number] if before is not None else None,
+                    limits.resident_bytes // len(parts),
+                    number=number,
+                    cvm=feed["cvm"],
+                    clicks=feed["clicks"],
+                )
+                for number in range(len(parts))
+            ]
+            tables = [part.table for part in self.parts]
+            self._inputs: Any = core.ModelInputs(json.dumps(feed), tables)
+            self._fields = FieldParser(feed, unknown)
+        # `Slots` computes it at each access. With 39 slots that takes 35 us of a request.
+        self._sparse_count = len(self.slots.sparse)
         # Dense fields that a request for vectors of users need not have: of the item's tower.
         item = getattr(model, "item", ()) if model.type is ModelType.DSSM else ()
         self._unread = {
@@ -175,13 +177,13 @@ class OpenModel:
             if slot.name in item and slot.read
         }
         self._users: UserScorer | None = None
-        if self.config.model.reads_sequences:
-            program = UserProgram(*frozen, limits.threads)
+        if model.reads_sequences:
+            program = UserProgram(*stored.frozen, limits.threads)
             self._users = UserScorer(
-                self.config, self.slots, self._rows, program, limits.history_bytes, unknown
+                self.config, self.slots, self._inputs, program, limits.history_bytes, self._fields
             )
         else:
-            self._dense = DenseProgram(*frozen, limits.threads, self._rows.output_width)
+            self._dense = DenseProgram(*stored.frozen, limits.threads, self._inputs.width)
 
     def user_vectors(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """As `Predictor.user_vectors`."""
@@ -193,15 +195,7 @@ class OpenModel:
         if not instances:
             return np.zeros((0, 0), np.float32)
         parsed = self._fields.parse([{**self._unread, **instance} for instance in instances])
-        if self._positions.any:
-            return self._dense_of(*_unpacked(parsed, self.slots), output=USER)
-        return self._dense.run(len(instances), self._pull(parsed), parsed, output=USER)
-
-    def _pull(self, parsed: Any) -> Callable[..., None]:
-        pull: Callable[..., None] = self._rows.pull_parsed
-        if self._poolings:
-            pull = partial(pull, factors=core.factors_of_chunk(parsed, self._poolings))
-        return pull
+        return self._dense.run(len(instances), self._inputs.fill_parsed, parsed, output=USER)
 
     def predict(self, asked: Asked) -> np.ndarray:
         if isinstance(asked, UserRequest):
@@ -215,38 +209,22 @@ class OpenModel:
         if not asked and not isinstance(asked, Mapping):
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(asked)
-        if self._positions.any:
-            return self.predict_feasigns(*_unpacked(parsed, self.slots))
-        return self._dense.run(len(asked), self._pull(parsed), parsed)
+        return self._dense.run(len(asked), self._inputs.fill_parsed, parsed)
 
     def predict_feasigns(
         self, feasigns: Any, offsets: Any, dense: Any = None, weights: Any = None
     ) -> np.ndarray:
         self._check_reads_instances()
-        _check_weights(self._weighted, feasigns, weights)
+        if weights is not None and weights.shape != feasigns.shape:
+            raise ValueError(
+                f"weights have shape {weights.shape}, expected that of the feasigns, "
+                f"{feasigns.shape}"
+            )
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        return self._dense_of(feasigns, offsets, dense, weights)
-
-    def _dense_of(
-        self, feasigns: Any, offsets: Any, dense: Any, weights: Any, output: int = 0
-    ) -> np.ndarray:
         instances = (len(offsets) - 1) // self._sparse_count
-        pull = self._rows.pull
-        if self._poolings:
-            # 0 is padding, which has no part in a mean.
-            present: np.ndarray = (feasigns != 0).astype(np.float32)
-            counted = present if weights is None else present * weights
-            factors = core.factors_of_lists(offsets, self._poolings, counted)
-            pull = partial(pull, factors=factors)
-            if weights is not None:
-                _check_other_weights(self.slots, offsets, counted, present)
-        if self._positions.any:
-            offsets, lengths = self._positions.part(offsets)
-            dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
-        elif dense is None:
-            dense = _NO_DENSE
-        return self._dense.run(instances, pull, feasigns, offsets, dense, output=output)
+        lists = feasigns, offsets, dense, weights
+        return self._dense.run(instances, self._inputs.fill, *lists)
 
     def _check_reads_instances(self) -> None:
         if self.config.model.reads_sequences:
@@ -315,54 +293,3 @@ def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
     if len(predictions) == 1:
         return predictions[0]
     return np.asarray(np.mean(predictions, axis=0, dtype=np.float64), np.float32)
-
-
-def _check_weights(
-    weighted: Sequence[str], feasigns: np.ndarray, weights: np.ndarray | None
-) -> None:
-    """Raises: ValueError unless there are weights exactly if a slot is weighted."""
-    if weights is None:
-        if weighted:
-            raise ValueError(
-                f"expected weights of the feasigns, because slots {', '.join(weighted)} are "
-                "weighted: pass ones for weights of 1"
-            )
-        return
-    if not weighted:
-        raise ValueError("weights of ids are given, but no slot is weighted: leave them out")
-    if weights.shape != feasigns.shape:
-        raise ValueError(
-            f"weights have shape {weights.shape}, expected that of the feasigns, {feasigns.shape}"
-        )
-    if not ((weights >= 0) & (weights <= MOST_WEIGHT)).all():  # NaN is neither
-        raise ValueError("weights of feasigns: expected numbers in [0, 2^32]")
-
-
-def _check_other_weights(
-    slots: Slots, offsets: np.ndarray, weights: np.ndarray, expected: np.ndarray
-) -> None:
-    """Raises: ValueError if slots that are not weighted have weights other than expected."""
-    sizes = np.diff(offsets)
-    plain = np.resize([not slot.weighted for slot in slots.sparse], len(sizes))
-    wrong = np.flatnonzero(np.repeat(plain, sizes) & (weights != expected))
-    if len(wrong):
-        at = int(wrong[0])
-        slot = slots.sparse[(np.searchsorted(offsets, at, "right") - 1) % len(slots.sparse)]
-        raise ValueError(
-            f"weights of feasigns: expected 1 in slot {slot.name!r}, which is not weighted, found "
-            f"{weights[at]:g} at index {at}"
-        )
-
-
-def _unpacked(
-    parsed: Any, slots: Slots
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Feasigns, offsets, dense features and weights of parsed instances."""
-    instances = core.Instances(len(slots.sparse), slots.dense_width)
-    size = parsed.instances
-    instances.append(parsed)
-    instances.index(core.ThreadPool(1))
-    feasigns, offsets = instances.pack_feasigns(0, size)
-    rows = np.full(instances.unique_keys, -1, np.int32)
-    dense = instances.pack_batch(0, size, rows, 0, slots.dense_width)["dense"]
-    return feasigns, offsets, dense, instances.pack_weights(0, size) if slots.weighted else None

@@ -231,7 +231,7 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
     saves them. Raises: CorruptionError if the state belongs to another model; ConfigError if the
     model cannot be exported; StoreError if there is no space for temporary files."""
     build = _build_of_users if config.model.reads_sequences else _build
-    with _static_mode(), tempfile.TemporaryDirectory() as folder:
+    with static_mode(), tempfile.TemporaryDirectory() as folder:
         program, startup = paddle.static.Program(), paddle.static.Program()
         # The name guard gives the parameters the same names as in training.
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
@@ -246,7 +246,7 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
 
 
 @contextlib.contextmanager
-def _static_mode() -> Iterator[None]:
+def static_mode() -> Iterator[None]:
     was_dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
     try:

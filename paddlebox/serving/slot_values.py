@@ -22,7 +22,8 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.given_files import csv_chunks, format_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.serving.fields import CRITEO_COLUMNS, Use, text_of
+from paddlebox.serving.feed import CRITEO_COLUMNS, Use
+from paddlebox.serving.fields import text_of
 
 _ID = re.compile("[0-9]{1,20}")
 _LABEL = {"name": "label", "type": "label", "dim": 1, "column": "label"}

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.errors import DataError, HistoryMissing
-from paddlebox.serving.fields import FieldParser, Unknown
+from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.program import Events, UserProgram, known_width
 
 HISTORY, CANDIDATE = "history", "candidate"  # in messages, before the number
@@ -100,20 +99,18 @@ def _size(user: str, held: Held) -> int:
 
 
 class UserScorer:
-    """Scores candidates with one version of a model. rows: a native ServeTable. unknown: as for
-    FieldParser."""
+    """Scores candidates with one version of a model. inputs: its native ModelInputs."""
 
     def __init__(
         self,
         config: Config,
         slots: Slots,
-        rows: Any,
+        inputs: Any,
         program: UserProgram,
         budget_bytes: int,
-        unknown: Unknown | None = None,
+        fields: FieldParser,
     ) -> None:
-        self._fields, self._rows, self._program = FieldParser(config, slots, unknown), rows, program
-        self._poolings = slots.poolings()
+        self._fields, self._inputs, self._program = fields, inputs, program
         longest = config.data.sequences.max_length
         self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
         self._time = slots.tags.time
@@ -151,7 +148,7 @@ class UserScorer:
 
     def _nothing(self) -> Held:
         none = Events(
-            np.zeros((0, self._rows.output_width), np.float32),
+            np.zeros((0, self._inputs.width), np.float32),
             np.zeros((0, 1), np.float32),
             np.zeros(0, np.int64),
         )
@@ -190,12 +187,11 @@ class UserScorer:
 
     def _pulled(self, instances: Sequence[Mapping[str, Any]], what: str) -> np.ndarray:
         """The results of the lookups, (n, I)."""
-        pulled = np.empty((len(instances), self._rows.output_width), np.float32)
+        pulled = np.empty((len(instances), self._inputs.width), np.float32)
         if len(instances):
             others = [self._without_time(fields) for fields in instances]
             parsed = self._fields.parse(others, what)
-            factors = core.factors_of_chunk(parsed, self._poolings) if self._poolings else None
-            self._rows.pull_parsed(parsed, pulled, factors)
+            self._inputs.fill_parsed(parsed, pulled)
         return pulled
 
     def _without_time(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:

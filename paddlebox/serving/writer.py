@@ -14,8 +14,9 @@ from typing import Any
 from paddlebox.closing import Closing
 from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.errors import ConfigError, StoreError, TrainingError
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import program
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.file import (
     HEAD,
     ExportFile,
@@ -28,6 +29,7 @@ from paddlebox.serving.file import (
 )
 from paddlebox.serving.gate import (
     Gate,
+    check_enough_rows,
     check_follows,
     check_member,
     check_no_ensemble,
@@ -37,10 +39,11 @@ from paddlebox.serving.gate import (
 )
 from paddlebox.serving.generation import OpenGeneration, read_model
 from paddlebox.serving.layers import Layers, Puts
+from paddlebox.serving.leases import unleased
+from paddlebox.serving.onnx_model import onnx_of
 from paddlebox.serving.source import RunSource, SaveSource, Source, is_save
 from paddlebox.store import files
 from paddlebox.store.files import seal
-from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.locks import StoreLock
 
 log = logging.getLogger(__name__)
@@ -83,6 +86,7 @@ class Writer(Closing):
         gate: Gate | None = None,
         after_going_back: bool = False,
         most_fewer: float = 1.0,
+        onnx: bool = False,
     ) -> Generation:
         """Add a source as the newest version. It becomes the current one unless the file is pinned.
         The rows of a delta, or the difference between a base and the newest version, become a
@@ -107,10 +111,14 @@ class Writer(Closing):
                 f"{self.path} holds {newest.precision}, expected the same, found {precision}: "
                 "export into a new file"
             )
-        return self._add(lambda: self._build(source, newest, precision, most_fewer), gate)
+        return self._add(lambda: self._build(source, newest, precision, most_fewer, onnx), gate)
 
     def create(
-        self, sources: Sequence[AbstractContextManager[Any]], precision: str, gate: Gate | None
+        self,
+        sources: Sequence[AbstractContextManager[Any]],
+        precision: str,
+        gate: Gate | None,
+        onnx: bool = False,
     ) -> Generation:
         """Write the first version of an empty file, with one model for each source, a base. The
         record describes the first model. The sources are entered one after the other, because the
@@ -123,10 +131,10 @@ class Writer(Closing):
             raise ConfigError(f"{self.path}: an ensemble of no runs, expected one or more")
         if self._head.newest:
             raise StoreError(f"{self.path}: expected an empty file for an ensemble, found versions")
-        return self._add(lambda: self._build_models(sources, precision), gate)
+        return self._add(lambda: self._build_models(sources, precision, onnx), gate)
 
     def _build_models(
-        self, sources: Sequence[AbstractContextManager[Any]], precision: str
+        self, sources: Sequence[AbstractContextManager[Any]], precision: str, onnx: bool
     ) -> Generation:
         records: list[Generation] = []
         first: tuple[Config, Slots] | None = None
@@ -137,7 +145,7 @@ class Writer(Closing):
                 else:
                     check_member(number, first, source)
                 first = first or (source.config, source.slots)
-                records.append(self._build(source, None, precision, 1.0))
+                records.append(self._build(source, None, precision, 1.0, onnx))
         members = [dataclasses.asdict(record) for record in records[1:]]
         return dataclasses.replace(records[0], members=members)
 
@@ -185,10 +193,15 @@ class Writer(Closing):
     # ---- parts of apply
 
     def _build(
-        self, source: Source, newest: Generation | None, precision: str | None, most_fewer: float
+        self,
+        source: Source,
+        newest: Generation | None,
+        precision: str | None,
+        most_fewer: float,
+        onnx: bool,
     ) -> Generation:
         """Write the data of a generation, which readers do not see until a record names it."""
-        model, config, slots = self._write_model(source, newest)
+        model, config, slots = self._write_model(source, newest, onnx)
         parts = new_parts(self.path, source.parts, config, slots)
         cells, dense_width = program.form(config, slots)
         filters = source.meta.get("filters")
@@ -218,18 +231,8 @@ class Writer(Closing):
             layer, added, gone = self._layers.write(rows, is_delta, number, record, newest)
             live = before[number] * is_delta + added - gone * is_delta
             parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
-        # A run goes back to an earlier pass only on request. The export file follows it then.
-        forward = newest is not None and record.pass_number >= newest.pass_number
-        # With dates, rows expire and new ones take their places: only the number counts.
-        fewer = sum(before) - sum(part.rows for part in parts)
-        if newest is not None and forward and fewer > most_fewer * sum(before):
-            raise TrainingError(
-                f"{self.path}: version {record.version} has {fewer:,} rows less than the "
-                f"{sum(before):,} that are shown ({fewer / sum(before):.0%}), expected at most "
-                f"{most_fewer:.0%}; the file is unchanged. If this is intended, apply "
-                f"it with paddlebox export --force. The version keeps {_kept_rows(record)}, the "
-                f"file keeps {_kept_rows(newest)}"
-            )
+        if newest is not None:
+            check_enough_rows(self.path, record, newest, parts, most_fewer)
         record = record.of(parts)
         return record.of([self._layers.merged(record, number) for number in range(len(parts))])
 
@@ -239,25 +242,32 @@ class Writer(Closing):
         with self._file.read() as txn:
             return self._file.generation(txn, self._head.newest)
 
-    def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
+    def _write_model(
+        self, source: Any, newest: Generation | None, onnx: bool
+    ) -> tuple[int, Config, Slots]:
         config, slots = getattr(source, "config", None), getattr(source, "slots", None)
         if newest is not None:
             with self._file.read() as txn:
                 of_file = read_model(self._file, txn, newest.model)
             if config is None:
-                config, slots, _ = of_file
-            check_same_phase(self.path, of_file[0], config)
+                config, slots = of_file.config, of_file.slots
+            check_same_phase(self.path, of_file.config, config)
+            onnx = onnx or of_file.has_onnx
         assert config is not None  # a base has config and slots
         assert slots is not None
         frozen = program.freeze(config, slots, source.dense())
         model = self._next()
         puts = Puts(self._file)
-        for part, value in {
+        parts = {
             "program": seal(frozen[0]),
             "params": seal(frozen[1]),
             "config": seal(config.canonical_json().encode()),
             "slots": sealed_json(slots.model_dump(mode="json")),
-        }.items():
+            "feed": sealed_json(feed_of(config, slots)),
+        }
+        if onnx:
+            parts["onnx"] = seal(onnx_of(*frozen))
+        for part, value in parts.items():
             puts.put(model_key(model, part), value)
         puts.flush()
         return model, config, slots
@@ -284,13 +294,18 @@ class Writer(Closing):
 
     def _publish(self, head: Head, record: Generation | None = None) -> None:
         """Commit the new head and record in one transaction, the only one that readers see."""
-        with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
+        with self._file.read() as txn:
+            numbers = [g.generation for g in self._file.generations(txn)]
+        older = [g for g in numbers if g < head.newest][:-KEPT]
+        with (
+            system_errors(self.path, "write"),
+            unleased(self.path, [g for g in older if g != head.current]) as removed,
+            self._file.env.begin(write=True) as txn,
+        ):
             if record is not None:
                 txn.put(generation_key(record.generation), sealed_json(dataclasses.asdict(record)))
-            numbers = [g.generation for g in self._file.generations(txn)]
-            for old in [g for g in numbers if g < head.newest][:-KEPT]:
-                if old != head.current:
-                    txn.delete(generation_key(old))
+            for old in removed:
+                txn.delete(generation_key(old))
             txn.put(HEAD, sealed_json(dataclasses.asdict(head)))
         self._head = head
         self._file.env.reader_check()
@@ -340,22 +355,17 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     return None
 
 
-def filters_of(record: Generation) -> list[ServeFilter] | None:
-    """The filter of each table in a generation; None: unknown."""
-    return None if record.filters is None else [ServeFilter(**fields) for fields in record.filters]
-
-
-def _kept_rows(record: Generation) -> str:
-    filters = filters_of(record)
-    return "rows by an unknown filter" if filters is None else filters_text(filters)
-
-
 def export(
-    source: Source | AnyPath, path: AnyPath, *, precision: str = "float32", gate: Gate | None = None
+    source: Source | AnyPath,
+    path: AnyPath,
+    *,
+    precision: str = "float32",
+    gate: Gate | None = None,
+    onnx: bool = False,
 ) -> Generation:
     """Create an export file from a base, as `export_ensemble`. source: the base; a path is that of
     a save, or of a run dir, whose newest commit is taken."""
-    return export_ensemble([_opened(source)], path, precision=precision, gate=gate)
+    return export_ensemble([_opened(source)], path, precision=precision, gate=gate, onnx=onnx)
 
 
 @contextlib.contextmanager
@@ -375,10 +385,11 @@ def export_ensemble(
     *,
     precision: str = "float32",
     gate: Gate | None = None,
+    onnx: bool = False,
 ) -> Generation:
     """Create an export file with one model for each base. After an error there is no file.
-    precision: of embedx: float32, float16 or int8. Raises: StoreError if the file exists; the
-    errors of `Writer.create`."""
+    precision: of embedx: float32, float16 or int8. onnx: as for `Writer.apply`. Raises: StoreError
+    if the file exists; the errors of `Writer.create`."""
     path = as_path(path, "path")
     if path.exists():
         raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
@@ -388,7 +399,7 @@ def export_ensemble(
     try:
         with files.store_errors(str(path), "create"):
             with Writer(made, create=True) as writer:
-                generation = writer.create(sources, precision, gate)
+                generation = writer.create(sources, precision, gate, onnx)
             os.rename(made, path)
             files.sync_folder(str(path.parent))
     finally:

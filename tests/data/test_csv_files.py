@@ -17,6 +17,7 @@ from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.reader import Head, read_chunks
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from tests.support.configs import make_config, make_slots
 from tests.support.options import load_options
@@ -162,7 +163,7 @@ def test_served_fields_are_read_with_the_same_nulls() -> None:
     from paddlebox.config import load_config
 
     config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
-    parser = FieldParser(config, slots_of(null=["NULL"]))
+    parser = FieldParser(feed_of(config, slots_of(null=["NULL"])))
     assert parser.parse([{"user": "NULL", "price": "NULL"}]).occurrences == 0
     assert parser.parse([{"user": "ann", "price": 1}]).occurrences == 1
     hint = "'price': .* found 'nan': leave the field out, or send None, for the slot's default"
@@ -177,14 +178,14 @@ def test_served_fields_leave_out_the_weight_but_no_column_that_another_slot_read
     weight: dict[str, str], other: dict[str, str]
 ) -> None:
     slots = make_slots(click="label", w={"type": "weight", **weight}, price=other)
-    parser = FieldParser(make_config(data={"format": "csv"}), slots)
+    parser = FieldParser(feed_of(make_config(data={"format": "csv"}), slots))
     ignored, read = ("c", "w") if other else ("w", "price")
     assert parser.parse([{ignored: 1, read: 5}]).occurrences == 1
 
 
 def test_errors_of_served_fields_show_what_was_sent() -> None:
     slots = make_slots(click="label", price="dense", city={"type": "sparse", "hash": True})
-    parser = FieldParser(make_config(data={"format": "csv"}), slots)
+    parser = FieldParser(feed_of(make_config(data={"format": "csv"}), slots))
     with pytest.raises(DataError, match=r"slot 'price': .*, found '1, 2': send a number"):
         parser.parse([{"price": [1, 2]}])
     for text in ("\ud800", "\udcb1"):  # JSON may have the first; the second stands for a byte
@@ -199,7 +200,7 @@ def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(
     from paddlebox.config import load_config
 
     config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
-    parser = FieldParser(config, slots_of())
+    parser = FieldParser(feed_of(config, slots_of()))
     with pytest.raises(DataError, match=r"instance 0: field 'user': .*send 18, or '18\.0' if"):
         parser.parse([{"user": one}])
     for fits in ("18.0", 18, 18.5, np.int64(18)):
@@ -296,7 +297,7 @@ def test_the_text_of_a_cell_is_served_as_it_is_trained(
         data_format: str, instances: Sequence[dict[str, Any]]
     ) -> tuple[list[int], list[int]]:
         config = load_config("configs/deepfm_synthetic.yaml", [f"data.format={data_format}"])
-        parsed = FieldParser(config, slots).parse(instances)
+        parsed = FieldParser(feed_of(config, slots)).parse(instances)
         lengths, feasigns = parsed.sample(9)
         return lengths.tolist(), feasigns.tolist()
 

@@ -18,6 +18,7 @@ from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.findings import Findings, Told
 from paddlebox.data.options import EXACT_FLOATS
 from paddlebox.errors import ConfigError
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from paddlebox.training.metric_set import MetricSet, exact_columns
 from paddlebox.training.metrics import warn_of_one_class
@@ -100,7 +101,7 @@ def test_values_are_exact_in_each_format_and_on_each_path(form: str, path: str) 
     plain, same = columns(parsed(form, VALUES, of, ()))
     assert plain.tolist() == dense[:, :3].tolist()
     assert same == buckets
-    parser = FieldParser(make_config(data={"format": form}), of)
+    parser = FieldParser(feed_of(make_config(data={"format": form}), of))
     served = parser.parse([{"pair": [v, 0], "ts": v, "user": 5} for v in VALUES])
     assert columns(served)[1] == buckets
 

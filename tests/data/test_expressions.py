@@ -24,6 +24,7 @@ from paddlebox.data.columnar import as_read
 from paddlebox.data.expressions import expression_columns
 from paddlebox.data.loader import load
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.openapi import fields_of
 from tests.support.configs import make_config, make_slots
@@ -266,7 +267,7 @@ def test_random_expressions_are_those_of_python_in_every_format_and_in_a_request
     instances = [dict(zip(used, row, strict=True)) for row in zip(*used.values(), strict=True)]
     for data_format in ("csv", "parquet"):
         config = make_config(data={"format": data_format, "key_space": "shared"})
-        served = values_of(FieldParser(config, slots).parse(instances), width, count)
+        served = values_of(FieldParser(feed_of(config, slots)).parse(instances), width, count)
         np.testing.assert_array_equal(served[0], columns[0])
         assert served[1] == columns[1]
 
@@ -293,7 +294,7 @@ def test_times_are_those_of_zoneinfo(zone: str | None, unit: str) -> None:
     ]
     np.testing.assert_array_equal(found, as_floats(expected))
     config = make_config(data={"format": "parquet"})
-    served = FieldParser(config, slots).parse([{"time": value} for value in column])
+    served = FieldParser(feed_of(config, slots)).parse([{"time": value} for value in column])
     np.testing.assert_array_equal(values_of(served, 5, 1)[0], found)
 
 
@@ -346,7 +347,7 @@ def test_bad_values_are_counted_and_wrong_types_are_named(tmp_path: Path) -> Non
         ({"cty": "a"}, "no slot reads a field 'cty'; did you mean 'city'"),
     ):
         with pytest.raises(DataError, match=message):
-            FieldParser(config, slots).parse([fields])
+            FieldParser(feed_of(config, slots)).parse([fields])
     assert [*fields_of(slots)] == ["price", "city"]
 
 
@@ -359,7 +360,7 @@ def test_a_list_is_not_read_as_one_value() -> None:
     for data_format in ("csv", "parquet"):
         config = make_config(data={"format": data_format})
         with pytest.raises(DataError, match=message):
-            FieldParser(config, slots).parse([{"tags": ["a", "b"]}])
+            FieldParser(feed_of(config, slots)).parse([{"tags": ["a", "b"]}])
 
 
 def test_an_expr_slot_is_a_slot_like_others() -> None:

@@ -32,8 +32,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "paddlebox").mkdir()
     for name in ("__init__.py", "_native.py", "_paddle_version.py", "py.typed"):
         shutil.copy(ROOT / "paddlebox" / name, root / "paddlebox")
-    for layer in ("base", "row", "paddle/operators"):
+    for layer in ("base", "row", "library", "paddle/operators"):
         (root / "ops" / layer).mkdir(parents=True)
+    for name in ("exports.map", "paddlebox_serve.h"):
+        shutil.copy(ROOT / "ops/library" / name, root / "ops/library")
     (root / "ops/base/number.h").write_text("namespace pbx { inline int Number() { return 1; } }\n")
     (root / "ops/row/other.cc").write_text("namespace pbx { int Other() { return 2; } }\n")
     (root / "ops/paddle/operators/operator.cc").write_text(OPERATOR)

@@ -211,8 +211,9 @@ def test_the_wheel_with_another_paddle_names_the_paddle_to_install(installed: In
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=python_of)
-def test_a_wheel_holds_the_package_and_one_library(wheel: Path, tmp_path: Path) -> None:
-    built = {"paddlebox/_ops.so", "paddlebox/_build_info.py"}
+def test_a_wheel_holds_the_package_and_its_libraries(wheel: Path, tmp_path: Path) -> None:
+    serving = {"paddlebox/libpaddlebox_serve.so", "paddlebox/include/paddlebox_serve.h"}
+    built = {"paddlebox/_ops.so", "paddlebox/_build_info.py", *serving}
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         packed.extract("paddlebox/_ops.so", tmp_path)

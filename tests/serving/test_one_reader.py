@@ -17,6 +17,7 @@ from paddlebox._native import core
 from paddlebox.config import Format, Slots
 from paddlebox.data.columnar import as_read
 from paddlebox.errors import DataError
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.request import parse_request
 from paddlebox.store.record import VersionRecord
@@ -57,7 +58,7 @@ def trained(column: Any, slot: str) -> list[list[int]]:
 
 def served(values: list[Any], slot: str, form: str = "parquet") -> list[list[int]]:
     config = make_config(data={"format": form, "key_space": "shared"})
-    parser = FieldParser(config, SLOTS)
+    parser = FieldParser(feed_of(config, SLOTS))
     return ids_of(parser.parse([{slot: v} for v in values]), ["user", "word"].index(slot))
 
 

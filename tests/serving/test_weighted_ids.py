@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.loader import load_files
-from paddlebox.data.positions import Positions
 from paddlebox.serving import gate, predictor, source, writer
+from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.generation import OpenModel
 from paddlebox.serving.users import UserScorer
@@ -26,28 +27,20 @@ OFFSETS = np.array([0, 1, 4, 5, 5], np.int32)
 WEIGHTS = np.array([1, 3, 1, 9, 1], np.float32)
 
 
-class Rows:
-    """In place of a ServeTable: keeps the factors of the last lookup."""
-
-    output_width = 1
-
-    def __init__(self) -> None:
-        self.factors: Any = None
-
-    def pull(self, feasigns: Any, offsets: Any, dense: Any, out: Any, factors: Any = None) -> None:
-        self.factors = None if factors is None else factors.tolist()
-
-    def pull_parsed(self, chunk: Any, out: Any, factors: Any = None) -> None:
-        self.factors = None if factors is None else factors.tolist()
+TAGS = {5: 10.0, 6: 100.0, 7: 1.0, 8: 2.0, 9: 4.0}  # feasign -> its embed_w; embedx is 0
 
 
 class Dense:
-    """In place of a DenseProgram."""
+    """In place of a DenseProgram: keeps what it is fed."""
 
     def run(self, instances: int, fill: Any, *arguments: Any, output: int = 0) -> np.ndarray:
         assert output == 0
-        fill(*arguments, None)
+        self.fed = np.empty((instances, self.width), np.float32)
+        fill(*arguments, self.fed)
         return np.full(instances, 0.5, np.float32)
+
+    def __init__(self, width: int) -> None:
+        self.width = width
 
 
 def slots_of(pooling: str = "mean", weighted: bool = True, **more: Any) -> Slots:
@@ -55,43 +48,68 @@ def slots_of(pooling: str = "mean", weighted: bool = True, **more: Any) -> Slots
     return make_slots(click="label", user=more.pop("user", {}), tags=tags, **more)
 
 
+def rows_of(cells: int, dense: int) -> tuple[Any, Any]:
+    """A native ServeTable with the rows of TAGS, and what must outlive it."""
+    writer = core.LayerWriter(1, False, "float32", 0, False)
+    feasigns = np.array(sorted(TAGS, key=core.mix), np.uint64)
+    rows = np.zeros((len(TAGS), 8), np.float32)
+    rows[:, 6] = [TAGS[feasign] for feasign in feasigns.tolist()]
+    writer.add(feasigns, rows)
+    writer.finish()
+    table = core.ServeTable("rows", 1, False, "float32", cells, dense, 0, False)
+    about, filter_table = writer.about, writer.filter_table
+    blocks = [block for _, block in writer.take_blocks()]
+    table.add_layer(1, about["bits"], blocks, about["filter"], filter_table)
+    return table, (blocks, filter_table)
+
+
+def inputs_of(slots: Slots, sequences: tuple[str, ...] = ()) -> tuple[Any, FieldParser, Any]:
+    config = make_config(data={"key_space": "shared"})
+    feed = feed_of(config, slots)
+    places = slots.positions(sequences)
+    feed["sequences"] = [
+        count if slot.name in sequences else 0
+        for slot, count in zip(slots.sparse, places, strict=True)
+    ]
+    table, held = rows_of(sum(places), slots.dense_width + len(sequences))
+    return core.ModelInputs(json.dumps(feed), [table]), FieldParser(feed), held
+
+
 def opened(slots: Slots, sequences: tuple[str, ...] = ()) -> Any:
-    """A generation of which only the lookups and the dense part are replaced."""
+    """A generation of which only the rows and the dense part are replaced."""
     generation: Any = object.__new__(OpenModel)
     generation.config, generation.slots = make_config(data={"key_space": "shared"}), slots
-    generation._rows, generation._dense = Rows(), Dense()
-    generation._fields = FieldParser(generation.config, slots)
-    generation._sparse_count, generation._weighted = len(slots.sparse), slots.weighted
-    generation._poolings = slots.poolings()
-    generation._positions = Positions(slots, sequences)
+    generation._inputs, generation._fields, generation.held = inputs_of(slots, sequences)
+    generation._dense = Dense(generation._inputs.width)
+    generation._sparse_count = len(slots.sparse)
     return generation
 
 
+def weights_of(generation: Any) -> list[list[float]]:
+    """The sums of embed_w of each cell."""
+    return generation._dense.fed[:, ::2].tolist()
+
+
 @pytest.mark.parametrize(
-    ("pooling", "factors"),
-    [
-        ("sum", [1, 3, 1, 0, 1]),
-        ("mean", [1, 0.75, 0.25, 0, 1]),
-        ("sqrtn", pytest.approx([1, 3 / 10**0.5, 1 / 10**0.5, 0, 1])),
-    ],
+    ("pooling", "pooled"),
+    [("sum", 130), ("mean", 32.5), ("sqrtn", pytest.approx(130 / 10**0.5))],
 )
-def test_lookups_have_the_factors_of_the_definition(pooling: str, factors: Any) -> None:
+def test_lookups_have_the_factors_of_the_definition(pooling: str, pooled: Any) -> None:
     generation = opened(slots_of(pooling))
     found = generation.predict_feasigns(FEASIGNS, OFFSETS, None, WEIGHTS)
     assert found.tolist() == [0.5, 0.5]
-    assert generation._rows.factors == factors
-    of_feasigns = generation._rows.factors
+    assert weights_of(generation) == [[1, pooled], [2, 0]]
     generation.predict([{"user": 7, "tags": ["5:3", 6, "0:9"]}, {"user": 8}])
-    assert generation._rows.factors == [*of_feasigns[:3], of_feasigns[4]]  # without padding
+    assert weights_of(generation) == [[1, pooled], [2, 0]]
 
 
 def test_slots_without_weights_are_pooled_without_padding() -> None:
     generation = opened(slots_of("mean", weighted=False))
     generation.predict_feasigns(FEASIGNS, OFFSETS, None)
-    assert generation._rows.factors == [1, 0.5, 0.5, 0, 1]
+    assert weights_of(generation) == [[1, 55], [2, 0]]
     plain = opened(slots_of("sum", weighted=False))
     plain.predict_feasigns(FEASIGNS, OFFSETS, None)
-    assert plain._rows.factors is None
+    assert weights_of(plain) == [[1, 110], [2, 0]]
 
 
 @pytest.mark.parametrize(
@@ -130,28 +148,25 @@ def test_offsets_that_do_not_fit_are_named(weighted: bool, offsets: list[int]) -
         )
 
 
-def test_lists_that_are_no_multiple_of_the_poolings_are_refused() -> None:
-    one = np.ones(1, np.float32)
-    for poolings in ([], ["mean", "sum"]):
-        with pytest.raises(ValueError, match="1 lists, expected a multiple of"):
-            core.factors_of_lists(np.array([0, 1], np.int32), poolings, one)
-    wide = np.array([-(2**31), 2**31 - 1], np.int32)
-    with pytest.raises(ValueError, match="offsets: expected ascending values"):
-        core.factors_of_lists(wide, ["mean"], one)
-
-
 def test_a_sequence_beside_a_weighted_slot_leaves_its_weights() -> None:
     generation = opened(slots_of(user={"max_length": 2}), ("user",))
-    generation.predict([{"user": [7, 9], "tags": ["5:3", "6:1"]}, {"tags": "4:2"}])
-    assert generation._rows.factors == [1, 1, 0.75, 0.25, 1]
+    generation.predict([{"user": [7, 9], "tags": ["5:3", "6:1"]}, {"tags": "5:2"}])
+    assert weights_of(generation) == [[1, 4, 32.5, 2], [0, 0, 10, 0]]  # the last: its length
+
+
+def test_a_list_longer_than_its_sequence_is_an_error() -> None:
+    generation = opened(slots_of("sum", False, user={"max_length": 2}), ("user",))
+    with pytest.raises(ValueError, match="instance 0: a sequence has 3 ids, expected at most 2"):
+        generation.predict_feasigns(FEASIGNS[:3], np.array([0, 3, 3], np.int32), None)
 
 
 def test_events_of_a_user_have_factors() -> None:
     slots, scorer = slots_of(), object.__new__(UserScorer)
-    scorer._rows, scorer._poolings, scorer._time = Rows(), slots.poolings(), "ts"
-    scorer._fields = FieldParser(make_config(data={"key_space": "shared"}), slots)
-    scorer._pulled([{"user": 7, "tags": ["5:3", "6:1"], "ts": 4}], "history")
-    assert scorer._rows.factors == [1, 0.75, 0.25]
+    scorer._time = "ts"
+    scorer._inputs, scorer._fields, held = inputs_of(slots)
+    pulled = scorer._pulled([{"user": 7, "tags": ["5:3", "6:1"], "ts": 4}], "history")
+    assert pulled[:, ::2].tolist() == [[1, 32.5]]
+    del held
 
 
 def loaded_of(folder: Path, slots: Slots) -> Any:

@@ -10,8 +10,10 @@
 #include "feed/instances/negatives.h"
 #include "feed/text/line_plugin.h"
 #include "feed/text/parser.h"
+#include "feed/text/schema_json.h"
 #include "feed/text/tokens.h"
 #include "feed/text/transform.h"
+#include "library/model_inputs.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "row/feasign.h"
@@ -19,113 +21,11 @@
 namespace pbx {
 namespace {
 
-Format FormatFrom(const std::string& name) {
-  if (name == "multislot") return Format::kMultiSlot;
-  if (name == "feasign_slot") return Format::kFeasignSlot;
-  if (name == "slot_value") return Format::kSlotValue;
-  if (name == "criteo_tsv") return Format::kCriteoTsv;
-  if (name == "csv") return Format::kCsv;
-  if (name == "parquet" || name == "arrow" || name == "orc") return Format::kColumns;
-  if (name == "plugin") return Format::kPlugin;
-  throw StatusError(Error(Code::kInvalidArgument,
-                          "format '%s': expected multislot, feasign_slot, slot_value, criteo_tsv, "
-                          "csv, parquet or arrow",
-                          name.c_str()));
-}
-
-SlotKind KindFrom(const std::string& name) {
-  if (name == "label") return SlotKind::kLabel;
-  if (name == "dense") return SlotKind::kDense;
-  if (name == "sparse") return SlotKind::kSparse;
-  throw StatusError(Error(Code::kInvalidArgument, "slot type '%s': expected label, dense or sparse",
-                          name.c_str()));
-}
-
-// A number of Python, an integer of 64 bits exactly.
-long double NumberFrom(const py::handle& value) {
-  if (!py::isinstance<py::int_>(value)) return static_cast<long double>(value.cast<double>());
-  const int overflow_of = [&] {
-    int overflow = 0;
-    PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    return overflow;
-  }();
-  if (overflow_of == 0) return static_cast<long double>(value.cast<int64_t>());
-  const py::object limit = py::int_(UINT64_MAX);
-  if (overflow_of > 0 && PyObject_RichCompareBool(value.ptr(), limit.ptr(), Py_LE) == 1) {
-    return static_cast<long double>(value.cast<uint64_t>());
-  }
-  return static_cast<long double>(PyLong_AsDouble(value.ptr()));
-}
-
-// fields: as SlotTransform. A missing field or None means the default.
-SlotTransform TransformFrom(const py::dict& fields) {
-  const auto has = [&](const char* key) { return fields.contains(key) && !fields[key].is_none(); };
-  SlotTransform t;
-  t.hash = has("hash") && fields["hash"].cast<bool>();
-  if (has("max_length")) t.max_length = fields["max_length"].cast<uint32_t>();
-  t.has_default = has("default");
-  if (t.has_default) {
-    const py::object value = fields["default"];
-    if (py::isinstance<py::str>(value)) {
-      const std::string text = value.cast<std::string>();
-      t.default_feasign = FeasignOfString(text.data(), text.size());
-    } else if (fields["type"].cast<std::string>() == "sparse") {
-      t.default_feasign = value.cast<uint64_t>();
-    } else {
-      t.default_value = value.cast<double>();
-    }
-  }
-  t.clip = has("clip");
-  if (t.clip) std::tie(t.clip_low, t.clip_high) = fields["clip"].cast<std::pair<float, float>>();
-  t.log1p = has("log1p") && fields["log1p"].cast<bool>();
-  if (has("bucket_of")) t.bucket_of = fields["bucket_of"].cast<std::string>();
-  if (has("exact_of")) t.exact_of = fields["exact_of"].cast<std::string>();
-  if (has("boundaries")) {
-    for (const py::handle& one : fields["boundaries"].cast<py::list>()) {
-      t.boundaries.push_back(NumberFrom(one));
-    }
-  }
-  if (has("cross")) t.cross = fields["cross"].cast<std::vector<std::string>>();
-  return t;
-}
-
-// For each sparse slot, the number of the slot whose number is mixed into its feasigns; empty: its
-// own.
-std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
-  std::map<std::string, uint32_t> places;
-  std::vector<std::optional<std::string>> shares;
-  for (const py::dict& fields : slots) {
-    if (fields["type"].cast<std::string>() != "sparse") continue;
-    places[fields["name"].cast<std::string>()] = static_cast<uint32_t>(shares.size());
-    const bool has = fields.contains("shares") && !fields["shares"].is_none();
-    shares.push_back(has ? std::optional(fields["shares"].cast<std::string>()) : std::nullopt);
-  }
-  std::vector<uint32_t> key_slots(shares.size());
-  bool any = false;
-  for (size_t i = 0; i < shares.size(); ++i) {
-    key_slots[i] = static_cast<uint32_t>(i);
-    const std::optional<std::string>& shared = shares[i];
-    if (!shared.has_value()) continue;
-    const auto found = places.find(*shared);
-    if (found == places.end()) {
-      ThrowIfError(
-          Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", shared->c_str()));
-    }
-    key_slots[i] = found->second;
-    any = true;
-  }
-  return any ? key_slots : std::vector<uint32_t>();
-}
-
-// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), weighted (for
-// a sparse slot; may be missing) with weight_column (a name, or None), shares (None, or the name of
-// the slot whose feasigns it shares), expr (None, or a text; may be missing) with zones (name ->
-// where offsets start, and offsets, see expr::Zone) and the fields of TransformFrom. csv: the
-// delimiter and the list separator. tags: the tags to read (ins_id, content, logkey, time) with
-// their columns. plugin: the path of a shared library, for the format "plugin". csv_columns,
-// csv_nulls: as in FeedSchema.
-FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
-                      bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
+// slots: a list of dicts, which become the JSON of SetSlots. csv: the delimiter and the list
+// separator. tags: the tags to read (ins_id, content, logkey, time) with their columns. plugin: the
+// path of a shared library, for the format "plugin". csv_columns, csv_nulls: as in FeedSchema.
+FeedSchema SchemaFrom(const std::string& format, const py::object& slots, bool per_slot_keys,
+                      size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,
                       const std::vector<std::string>& csv_columns,
                       const std::vector<std::string>& csv_nulls) {
@@ -133,7 +33,7 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
     ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
   }
   FeedSchema schema;
-  schema.format = FormatFrom(format);
+  schema.format = ValueOrThrow(FormatOf(format));
   schema.per_slot_keys = per_slot_keys;
   schema.max_line_bytes = max_line_bytes;
   schema.csv_delimiter = csv[0];
@@ -150,31 +50,8 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.tags.log_key = take("logkey", &schema.log_key_column);
   schema.tags.time = take("time", &schema.time_column);
   if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
-  using ZoneFields = std::map<std::string, std::pair<std::vector<int64_t>, std::vector<int32_t>>>;
-  expr::Zones zones;
-  for (const py::dict& fields : slots) {
-    SlotSpec slot;
-    slot.name = fields["name"].cast<std::string>();
-    slot.kind = KindFrom(fields["type"].cast<std::string>());
-    slot.dim = fields["dim"].cast<int>();
-    slot.column = fields["column"].cast<std::string>();
-    slot.weight = fields.contains("weight") && fields["weight"].cast<bool>();
-    slot.weighted = fields.contains("weighted") && fields["weighted"].cast<bool>();
-    if (slot.weighted && !fields["weight_column"].is_none()) {
-      slot.weight_column = fields["weight_column"].cast<std::string>();
-    }
-    slot.transform = TransformFrom(fields);
-    if (fields.contains("expr") && !fields["expr"].is_none()) {
-      slot.expr = fields["expr"].cast<std::string>();
-      for (const auto& [name, zone] : fields["zones"].cast<ZoneFields>()) {
-        zones[name] = {zone.first, zone.second};
-      }
-    }
-    schema.slots.push_back(slot);
-  }
-  if (per_slot_keys) schema.key_slots = KeySlotsFrom(slots);
-  ThrowIfError(schema.Compile(zones));
-  ThrowIfError(schema.Check());  // reports an invalid schema
+  const py::object text = py::module_::import("json").attr("dumps")(slots);
+  ThrowIfError(SetSlots(ValueOrThrow(Json::Parse(text.cast<std::string>())), &schema));
   return schema;
 }
 
@@ -295,67 +172,11 @@ py::tuple Sample(const ParsedChunk& chunk, size_t most_rows) {
   return py::make_tuple(first(chunk.lengths, lengths), first(chunk.feasigns, values));
 }
 
-ListPooling PoolingFrom(const std::string& name) {
-  if (name == "plain") return ListPooling::kPlain;
-  if (name == "sum") return ListPooling::kSum;
-  if (name == "mean") return ListPooling::kMean;
-  if (name == "sqrtn") return ListPooling::kSqrtN;
-  throw StatusError(Error(Code::kInvalidArgument,
-                          "pooling '%s': expected plain, sum, mean or sqrtn", name.c_str()));
-}
-
 std::vector<ListPooling> PoolingsFrom(const std::vector<std::string>& names) {
   std::vector<ListPooling> poolings;
   poolings.reserve(names.size());
-  for (const std::string& name : names) poolings.push_back(PoolingFrom(name));
+  for (const std::string& name : names) poolings.push_back(ValueOrThrow(ListPoolingOf(name)));
   return poolings;
-}
-
-// (nnz) the factors of lists. sizes: (B * S) of the lists; poolings: (S) names; weights: (nnz) of
-// the ids; null: each is 1.
-py::array FactorsOfSizes(const std::vector<uint32_t>& sizes,
-                         const std::vector<std::string>& poolings, const float* weights) {
-  const std::vector<ListPooling> of_slot = PoolingsFrom(poolings);
-  if (of_slot.empty() || sizes.size() % of_slot.size() != 0) {
-    ThrowIfError(Error(Code::kInvalidArgument, "%zu lists, expected a multiple of %zu poolings",
-                       sizes.size(), of_slot.size()));
-  }
-  std::vector<float> factors;
-  {
-    const py::gil_scoped_release release;
-    size_t at = 0;
-    for (size_t list = 0; list < sizes.size(); ++list) {
-      const size_t n = sizes[list];
-      AppendFactors(of_slot[list % of_slot.size()], weights == nullptr ? nullptr : weights + at, n,
-                    &factors);
-      at += n;
-    }
-  }
-  return ToArray(std::move(factors));
-}
-
-py::array FactorsOfChunk(const ParsedChunk& chunk, const std::vector<std::string>& poolings) {
-  return FactorsOfSizes(chunk.lengths, poolings,
-                        chunk.weights.empty() ? nullptr : chunk.weights.data());
-}
-
-// offsets: (B * S + 1) of the lists. weights: (nnz) of the feasigns.
-py::array FactorsOfOffsets(const Array<int32_t>& offsets, const std::vector<std::string>& poolings,
-                           const Array<float>& weights) {
-  const int32_t* const at = offsets.data();
-  const size_t n = SizeOf(offsets), nnz = SizeOf(weights);
-  std::vector<uint32_t> sizes;
-  bool fits = n != 0 && at[0] == 0 && static_cast<size_t>(at[n - 1]) == nnz;
-  for (size_t i = 0; fits && i + 1 < n; ++i) {
-    fits = at[i] <= at[i + 1];
-    if (fits) sizes.push_back(static_cast<uint32_t>(at[i + 1] - at[i]));
-  }
-  if (!fits) {
-    ThrowIfError(Error(Code::kInvalidArgument,
-                       "offsets: expected ascending values from 0 to %zu, the number of feasigns",
-                       nnz));
-  }
-  return FactorsOfSizes(sizes, poolings, weights.data());
 }
 
 Order OrderFrom(const std::string& name) {
@@ -726,9 +547,6 @@ void BindFeed(py::module_& module) {
         }
         return py::make_tuple(ToArray(std::move(feasigns)), ToArray(std::move(offsets)));
       });
-  module.def("factors_of_chunk", &FactorsOfChunk, py::arg("chunk"), py::arg("poolings"));
-  module.def("factors_of_lists", &FactorsOfOffsets, py::arg("offsets"), py::arg("poolings"),
-             py::arg("weights"));
   module.def("sorted_unique_keys", [](const Array<uint64_t>& feasigns) {
     std::vector<uint64_t> keys;
     for (size_t i = 0; i < SizeOf(feasigns); ++i) {

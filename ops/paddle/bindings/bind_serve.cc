@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
-#include "feed/text/parser.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "serve/layer_writer.h"
 #include "serve/serve_table.h"
-#include "serve/serve_tables.h"
 #include "serve/vector_index.h"
 #include "table/kernels.h"
 
@@ -116,22 +113,9 @@ float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width)
   return out.mutable_data();
 }
 
-using Factors = std::optional<Array<float>>;
-
-// (nnz) factors of the rows; null without.
-const float* FactorsFrom(const Factors& factors, size_t nnz) {
-  if (!factors.has_value()) return nullptr;
-  CheckSize("factors", SizeOf(*factors), nnz);
-  return factors->data();
-}
-
-// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W), factors (nnz) float or None. out:
-// (B, S * width + W), an array of the caller that should be reused: the page faults of new memory
-// cost more than the lookups of a small batch.
-template <typename Rows>  // ServeTable or ServeTables
-void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
-          const Array<float>& dense, py::array_t<float, py::array::c_style>& out,
-          const Factors& factors) {
+// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W). out: (B, S * width + W).
+void Pull(const ServeTable& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
+          const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
   const size_t instances = table.slots() == 0 ? 0 : (SizeOf(offsets) - 1) / table.slots();
   if (SizeOf(offsets) == 0 || instances * table.slots() + 1 != SizeOf(offsets) ||
       SizeOf(dense) != instances * table.dense_width()) {
@@ -141,32 +125,8 @@ void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_
   }
   CheckOffsets(offsets.data(), SizeOf(offsets), SizeOf(feasigns));
   float* const to = Room(out, instances, table.output_width());
-  const float* const of_each = FactorsFrom(factors, SizeOf(feasigns));
   const py::gil_scoped_release release;
-  ThrowIfError(table.Pull(feasigns.data(), offsets.data(), of_each, instances, dense.data(), to));
-}
-
-// The same for a parsed chunk.
-template <typename Rows>
-void PullParsed(const Rows& table, const ParsedChunk& chunk,
-                py::array_t<float, py::array::c_style>& out, const Factors& factors) {
-  const size_t n = chunk.instances;
-  if (chunk.lengths.size() != n * table.slots() || chunk.dense.size() != n * table.dense_width()) {
-    ThrowIfError(Error(Code::kInvalidArgument,
-                       "%zu instances of %zu lists and %zu dense floats: expected %zu and %zu", n,
-                       chunk.lengths.size(), chunk.dense.size(), n * table.slots(),
-                       n * table.dense_width()));
-  }
-  float* const to = Room(out, n, table.output_width());
-  const float* const of_each = FactorsFrom(factors, chunk.feasigns.size());
-  const py::gil_scoped_release release;
-  std::vector<int32_t> offsets(1, 0);
-  offsets.reserve(chunk.lengths.size() + 1);
-  for (const uint32_t length : chunk.lengths) {
-    offsets.push_back(offsets.back() + static_cast<int32_t>(length));
-  }
-  ThrowIfError(
-      table.Pull(chunk.feasigns.data(), offsets.data(), of_each, n, chunk.dense.data(), to));
+  ThrowIfError(table.Pull(feasigns.data(), offsets.data(), instances, dense.data(), to));
 }
 
 void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float>& rows) {
@@ -252,10 +212,8 @@ void BindServe(py::module_& module) {
            py::arg("clicks") = std::vector<size_t>(), py::arg("more_counts") = 0)
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
-      .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
-           py::arg("out").noconvert(), py::arg("factors") = py::none())
-      .def("pull_parsed", &PullParsed<ServeTable>, py::arg("chunk"), py::arg("out").noconvert(),
-           py::arg("factors") = py::none())
+      .def("pull", &Pull, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+           py::arg("out").noconvert())
       .def("contains",
            [](const ServeTable& self, const Array<uint64_t>& feasigns) {
              std::vector<uint8_t> found(SizeOf(feasigns));
@@ -266,19 +224,6 @@ void BindServe(py::module_& module) {
           "test_all", [](const ServeTable& self) { ThrowIfError(self.TestAll()); }, release)
       .def_property_readonly("resident_bytes", &ServeTable::ResidentBytes)
       .def_property_readonly("output_width", &ServeTable::output_width);
-  py::class_<ServeTables>(module, "ServeTables")
-      .def(py::init([](std::vector<const ServeTable*> tables, std::vector<uint8_t> table_of_slot,
-                       size_t dense_width) {
-             return ValueOrThrow(
-                 ServeTables::Of(std::move(tables), std::move(table_of_slot), dense_width));
-           }),
-           py::keep_alive<1, 2>(), py::arg("tables"), py::arg("table_of_slot"),
-           py::arg("dense_width"))
-      .def("pull", &Pull<ServeTables>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
-           py::arg("out").noconvert(), py::arg("factors") = py::none())
-      .def("pull_parsed", &PullParsed<ServeTables>, py::arg("chunk"), py::arg("out").noconvert(),
-           py::arg("factors") = py::none())
-      .def_property_readonly("output_width", &ServeTables::output_width);
   py::class_<ServeTable::Cursor>(module, "ServeCursor")
       .def(py::init([](const ServeTable& self, size_t first, size_t last) {
              if (first >= last || last > self.layers()) {

@@ -92,4 +92,5 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindSequences(module);
   pbx::BindSide(module);
   pbx::BindServe(module);
+  pbx::BindLibrary(module);
 }

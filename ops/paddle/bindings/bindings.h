@@ -23,5 +23,6 @@ void BindParsed(pybind11::module_& module);     // bind_parsed.cc: parsed files,
 void BindSequences(pybind11::module_& module);  // bind_sequences.cc: sequences of users
 void BindSide(pybind11::module_& module);       // bind_side.cc: side tables and their text
 void BindServe(pybind11::module_& module);      // bind_serve.cc: export files
+void BindLibrary(pybind11::module_& module);    // bind_library.cc: the inputs of served models
 
 }  // namespace pbx
