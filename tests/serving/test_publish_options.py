@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddlebox.config.checkpoint import Bounds, PublishConfig
-from paddlebox.serving.file import ExportFile
+from paddlebox.serving.file import ExportFile, model_key
 from paddlebox.serving.follow import follow
 from tests.serving.test_saves import Make, in_root, trainer_in
 from tests.support.marks import slow
@@ -45,6 +45,14 @@ def test_saves_are_served_from_the_file_in_the_precision(
     assert refused(saves, file=str(path), precision=precision) == ""
     with ExportFile(path) as file, file.read() as txn:
         assert file.generation(txn, file.head(txn).current).precision == precision
+
+
+def test_saves_have_an_onnx_model(saves: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.export"
+    assert refused(saves, file=str(path), onnx=True) == ""
+    with ExportFile(path) as file, file.read() as txn:
+        record = file.generation(txn, file.head(txn).current)
+        assert len(file.sealed(txn, model_key(record.model, "onnx"))) > 1000
 
 
 def test_a_save_outside_the_bounds_on_gate_files_is_not_served(
