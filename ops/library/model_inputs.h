@@ -51,7 +51,7 @@ class ModelInputs {
     const float* dense;        // (B, W)
   };
   // InvalidArgument unless the lists fit the slots, and weights are in [0, 2^32], 1 for slots
-  // without weights, and there exactly if a slot is weighted. Those of feasign 0 may have any value.
+  // without weights, and there exactly if a slot is weighted. Those of feasign 0 are not read.
   Status Check(const Lists& lists, size_t instances, size_t nnz) const;
   // out: (B, width()). REQUIRES: Check, for the first. Both are thread safe after SetTables.
   // Corruption names a damaged block;
