@@ -12,6 +12,7 @@ from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.trainer import RanksConfig
 from paddlebox.errors import ConfigError, PassError, StoreError
+from paddlebox.store import cublas
 from paddlebox.store.compaction import Policy
 
 #: The smallest budget of the MEM tier: enough for a table that is only read through.
@@ -63,6 +64,7 @@ def check_place(place: HbmPlace) -> None:
         ) from error
     except PassError as error:
         raise ConfigError(f"hbm.place is gpu: {error}; or set hbm.place to host") from error
+    cublas.load()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from paddlebox.config import HbmPlace
 from paddlebox.launch import gpu
+from paddlebox.store import cublas
 from tests.support.processes import ROOT, whole_environment
 
 
@@ -31,6 +33,33 @@ def test_a_run_names_the_folder_of_the_library_unless_the_environment_does(
     env = {gpu.ROOT: "mine"}
     gpu.offer(HbmPlace.GPU, env)
     assert env == {gpu.ROOT: "mine"}
+
+
+def test_cublas_of_a_package_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cublas.load():
+        pytest.skip("the loader finds a cuBLAS of this machine")
+    folder = tmp_path / "nvidia/cu13/lib"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    for broken in ("libcublas.so.12", "libcublas.so.13"):
+        (folder / broken).touch()
+    assert [path.name for path in cublas.packaged()] == ["libcublas.so.13", "libcublas.so.12"]
+    assert not cublas.load()
+    name = "libcublas.so.12"
+    command = [
+        "gcc",
+        "-shared",
+        "-o",
+        str(folder / name),
+        f"-Wl,-soname,{name}",
+        "-xc",
+        "/dev/null",
+    ]
+    subprocess.run(command, check=True)
+    assert cublas.load()
+    assert ctypes.CDLL(name)  # as the library asks for it
 
 
 def nvcc() -> list[str]:
