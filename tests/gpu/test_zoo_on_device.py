@@ -14,31 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.small import CASES, section
-from tests.models.test_zoo_modes import MODELS
+from tests.gpu.zoo import FEW, POOLED, SEQUENCES
 from tests.support.marks import long
 from tests.support.processes import ROOT, whole_environment
 
 SCRIPT = (Path(__file__).parent / "zoo_on_device.py").read_text()
-POOLED = {f"{model} {settings}": section(model, settings) for model, settings in CASES}
-#: In the first step all items are alike. With losses over the items of a batch, the gradients of
-#: the tower of items are then rounding errors, which Adam would make as large as any other.
-SMALL = ("in_batch", "sampled_softmax")
-SEQUENCES: dict[str, dict[str, Any]] = {
-    name: {"hidden": [16, 8], **model, "optimizer": "sgd" if model.get("loss") in SMALL else "adam"}
-    for name, model in MODELS.items()
-}
-FEW = {
-    "dnn": section("dnn", {}),
-    "deepfm": section("deepfm", {"dense_ranges": [[-1.0, 0.0, 1.0], [0.0, 0.5], []]}),
-    "priors": section("dnn", {"click_prior": ["s0", "s3"]}),
-    "rank_attention": section("rank_attention", {"output_dim": 3, "enable_input_bp": True}),
-    # With operators over rows without padding: Dice has its means over them.
-    "din": {"hidden": [4], **MODELS["din"]},
-    "hstu_of_users": {"hidden": [4], **MODELS["hstu_of_users"]},
-    # Of one hidden layer, because Paddle's operators draw a seed for each.
-    "dropout": {**section("dnn", {"dropout": 0.5}), "hidden": [6]},
-}
 #: Kernels of these names compute no tensor: numbers and shapes that are arguments of others, and
 #: what a program returns.
 ON_THE_HOST = {"fetch", "full", "full_int_array"}
