@@ -31,7 +31,7 @@ export MAX_JOBS := $(JOBS)
 .PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all test-other wheels \
   test-wheels core-test mutate lint-image \
   sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup \
-  test-cluster cuda cuda-check cuda-setup gpu gpu-host test-gpu bench-gpu docs lint lint-python types format-check width format \
+  test-cluster cuda cuda-check cuda-setup gpu gpu-host gpu-bundle test-gpu bench-gpu docs lint lint-python types format-check width format \
   tidy tidy-cuda layers clean
 
 help: ## show this list
@@ -155,6 +155,14 @@ gpu: cuda-setup $(STAMPS)/venv ## build the device of the stock Paddle wheel (AR
 
 gpu-host: $(STAMPS)/venv ## the same with the host as the device, in build/gpu/host
 	@$(PLUG_IN) host
+
+GPU_RESULTS := build/gpu/zoo_on_host.json
+
+# The results of the host are made anew, because sources may have changed.
+gpu-bundle: setup gpu ## pack what benchmarks/gpu_program.py needs on a GPU machine without network
+	@rm -f $(GPU_RESULTS)
+	$(BIN)/python benchmarks/gpu_program.py --only-host-results --host-results $(GPU_RESULTS)
+	$(BIN)/python .ci/gpu_bundle.py --host-results $(GPU_RESULTS)
 
 # Needs a GPU, nvcc, pytest and numpy. CHECK=memcheck, racecheck or initcheck runs the tests under
 # compute-sanitizer. One test requests more memory than there is on purpose, so memcheck does not

@@ -18,4 +18,5 @@ def test_results_and_gradients_are_those_of_the_cpu(
 ) -> None:
     found = in_new_process(SCRIPT, env=device)
     assert len(found) > 30
-    assert {name: values for name, values in found.items() if max(values) > 2e-5} == {}
+    wrong = {name: of for name, of in found.items() if not all(one <= 2e-5 for one in of)}  # or NaN
+    assert wrong == {}
