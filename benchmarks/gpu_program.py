@@ -41,7 +41,7 @@ import report
 from peers.gpu_runs import Figures, LateError, StepError, Work, busy_share, end, of_run
 from report import ROOT, at_least, at_most
 
-sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT))
 TESTS = ROOT / "tests/gpu"
 #: The losses and logits of the zoo on the host. The step zoo makes the file if it is absent.
 HOST_RESULTS = ROOT / "build/gpu/zoo_on_host.json"
