@@ -128,15 +128,24 @@ struct Summed {
   }
 };
 
-// Element i is a column of sequence i / C; a sequence after the last one has the spare rows.
+// A column of sequence i / C. A sequence after the last one has the spare rows.
+struct ColumnOf {
+  int64_t c, begin, end;
+  bool spare;
+  PBX_HOST_DEVICE ColumnOf(const pbx_hbm_jagged& rows, int64_t i) : c(i % rows.columns) {
+    const int64_t b = i / rows.columns;
+    spare = b == rows.sequences;
+    begin = rows.offsets[b];
+    end = spare ? rows.rows : rows.offsets[b + 1];
+  }
+};
+
 struct SoftmaxOfRows {
   pbx_hbm_jagged rows;
   const float* x;
   float* to;
   PBX_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t c = i % rows.columns, b = i / rows.columns;
-    const bool spare = b == rows.sequences;
-    const int64_t begin = rows.offsets[b], end = spare ? rows.rows : rows.offsets[b + 1];
+    const auto [c, begin, end, spare] = ColumnOf(rows, i);
     float most = -INFINITY, sum = 0;
     for (int64_t row = begin; row < end; ++row) {
       const float value = x[row * rows.columns + c];
@@ -158,9 +167,7 @@ struct SoftmaxOfRowsGrad {
   const float* dweights;
   float* dx;
   PBX_HOST_DEVICE void operator()(int64_t i) const {
-    const int64_t c = i % rows.columns, b = i / rows.columns;
-    const bool spare = b == rows.sequences;
-    const int64_t begin = rows.offsets[b], end = spare ? rows.rows : rows.offsets[b + 1];
+    const auto [c, begin, end, spare] = ColumnOf(rows, i);
     float mean = 0;
     for (int64_t row = begin; !spare && row < end; ++row) {
       mean += weights[row * rows.columns + c] * dweights[row * rows.columns + c];
@@ -249,6 +256,21 @@ struct Attention {
     for (int64_t j = 0; j < seen.seen; ++j) f(seen.first + j, seen.seen - j);
     if (seen.apart) f(i, 0);
   }
+  PBX_HOST_DEVICE float HighestScore(int64_t i, const Seen& seen, int64_t head) const {
+    float most = -INFINITY;
+    ForSeen(i, seen, [&](int64_t j, int64_t distance) {
+      const float score = Score(i, j, distance, head);
+      most = score > most ? score : most;
+    });
+    return most;
+  }
+  // Calls f(query) for all queries of sequence u.
+  template <class F>
+  PBX_HOST_DEVICE void ForQueries(int64_t u, const F& f) const {
+    for (int64_t i = of.offsets[u]; i < of.offsets[u + 1]; ++i) f(i);
+    const int64_t events = of.offsets[of.sequences];
+    for (int64_t i = of.target_offsets[u]; i < of.target_offsets[u + 1]; ++i) f(events + i);
+  }
 };
 
 struct AttentionOut {
@@ -261,13 +283,8 @@ struct AttentionOut {
     float* const to = out + at * width;
     for (int64_t b = 0; b < width; ++b) to[b] = seen.right ? 0.0f : NAN;
     if (!seen.right) return;
-    float most = -INFINITY, sum = 0;
-    if (of.softmax != 0) {
-      attention.ForSeen(i, seen, [&](int64_t j, int64_t distance) {
-        const float score = attention.Score(i, j, distance, head);
-        most = score > most ? score : most;
-      });
-    }
+    const float most = of.softmax != 0 ? attention.HighestScore(i, seen, head) : 0.0f;
+    float sum = 0;
     attention.ForSeen(i, seen, [&](int64_t j, int64_t distance) {
       const float score = attention.Score(i, j, distance, head);
       const float weight =
@@ -327,11 +344,8 @@ struct QueryGrad {
   PBX_HOST_DEVICE void FindStatistics(int64_t i, int64_t head, const Attention::Seen& seen) const {
     const Attention& attention = grad.attention;
     float* const held = grad.statistics + (i * attention.of.heads + head) * 3;
-    float most = -INFINITY, sum = 0, mean = 0;
-    attention.ForSeen(i, seen, [&](int64_t j, int64_t distance) {
-      const float score = attention.Score(i, j, distance, head);
-      most = score > most ? score : most;
-    });
+    const float most = attention.HighestScore(i, seen, head);
+    float sum = 0, mean = 0;
     attention.ForSeen(i, seen, [&](int64_t j, int64_t distance) {
       const float weight = std::exp(attention.Score(i, j, distance, head) - most);
       sum += weight;
@@ -355,13 +369,9 @@ struct KeyGrad {
     for (int64_t b = 0; b < of.value_width; ++b) dv[at * of.value_width + b] = 0;
     const Attention::Seen own = grad.attention.SeenBy(j);
     if (!own.right) return;
-    const int64_t events = of.offsets[of.sequences];
-    if (j < events) {
+    if (j < of.offsets[of.sequences]) {
       const int64_t u = SequenceOf(of.offsets, of.sequences, j), place = j - own.first;
-      for (int64_t i = own.first; i < of.offsets[u + 1]; ++i) AddIfSeen(i, j, place, head, at);
-      for (int64_t i = of.target_offsets[u]; i < of.target_offsets[u + 1]; ++i) {
-        AddIfSeen(events + i, j, place, head, at);
-      }
+      grad.attention.ForQueries(u, [&](int64_t i) { AddIfSeen(i, j, place, head, at); });
     }
     if (own.apart) Add(j, j, 0, head, at);
   }
@@ -392,11 +402,7 @@ struct BiasGrad {
     const int64_t head = at % of.heads, u = at / of.heads;
     float* const to = sums + at * (of.buckets + of.positions);
     for (int64_t n = 0; n < of.buckets + of.positions; ++n) to[n] = 0;
-    const int64_t events = of.offsets[of.sequences];
-    for (int64_t i = of.offsets[u]; i < of.offsets[u + 1]; ++i) Add(i, head, to);
-    for (int64_t i = of.target_offsets[u]; i < of.target_offsets[u + 1]; ++i) {
-      Add(events + i, head, to);
-    }
+    grad.attention.ForQueries(u, [&](int64_t i) { Add(i, head, to); });
   }
   PBX_HOST_DEVICE void Add(int64_t i, int64_t head, float* to) const {
     const Attention& attention = grad.attention;
