@@ -140,9 +140,7 @@ class _Graph:
 
     def output(self, value: Any, number: int, width: int) -> None:
         name = OUTPUTS[number]
-        self._nodes.append(
-            self.onnx.helper.make_node("Identity", [self.name_of(value)], [name])
-        )
+        self._nodes.append(self.onnx.helper.make_node("Identity", [self.name_of(value)], [name]))
         self._outputs.append(self._described(name, width))
 
     def _described(self, name: str, width: int) -> Any:

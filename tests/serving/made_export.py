@@ -61,9 +61,7 @@ class MadeSource:
         return state
 
 
-def feasigns_of(
-    config: Config, slots: Slots, instances: Sequence[Mapping[str, Any]]
-) -> np.ndarray:
+def feasigns_of(config: Config, slots: Slots, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """Four fifths of the ids that the instances have."""
     parsed = FieldParser(feed_of(config, slots)).parse(instances)
     _, ids = parsed.sample(len(instances))
