@@ -103,7 +103,9 @@ class StoredRows(Closing):
         for table, (first, last) in zip(self._tables, key_ranges(len(self._tables)), strict=True):
             if first <= high and low <= last:
                 found.append(table.native.read_all(max(low, first), min(high, last)))
-        feasigns, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        feasigns, rows = found[0]
+        if len(found) > 1:
+            feasigns, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
         if slots is not None:
             own = np.isin(rows.view(np.uint32)[:, 0] & 0xFFFF, list(slots))
             feasigns, rows = feasigns[own], rows[own]

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace {
 class Pairs {
  public:
   explicit Pairs(const Table& table) : words_(table.row_bytes() / 4) {}
+
+  void Reserve(size_t rows) {
+    feasigns_.reserve(rows);
+    rows_.reserve(rows * words_);
+  }
 
   void Add(uint64_t key, const char* row) {
     feasigns_.push_back(FeasignOf(key));
@@ -50,6 +56,9 @@ SaveFilter FilterFrom(const py::dict& fields) {
 
 py::tuple ReadAll(Table& table, uint64_t low, uint64_t high) {
   Pairs pairs(table);
+  // Keys are hashes, so a range has its share of the rows, about.
+  const double share = high < low ? 0 : std::ldexp(static_cast<double>(high - low), -64);
+  pairs.Reserve(static_cast<size_t>(1.01 * share * static_cast<double>(table.pairs_upper_bound())));
   {
     const py::gil_scoped_release release;
     ThrowIfError(table.Visit(low, high, [&](uint64_t key, const char* row) {

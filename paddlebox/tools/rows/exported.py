@@ -18,6 +18,7 @@ from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, widths_of
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.given import Given, given_of
 from paddlebox.tools.rows.manifest import (
+    FEASIGN_ONLY,
     Part,
     TableExport,
     read_checked,
@@ -138,12 +139,12 @@ class ExportedRows:
         names = self._kept(exported, target)
         for part in exported.parts:
             where = f"{self.place}/{part.file}"
-            columns = self._manifest.columns(self._folder, exported, part)
-            _check_range(where, columns[FEASIGN], part)
-            for begin in range(0, part.rows, _BATCH_ROWS):
-                batch = {name: columns[name][begin : begin + _BATCH_ROWS] for name in names}
-                moved = self._moved(batch, numbers, salts, target)
-                yield given_of(moved, target.layout, target.counted, where)
+            for columns in self._manifest.columns(self._folder, part, exported.columns):
+                _check_range(where, columns[FEASIGN], part)
+                for begin in range(0, len(columns[FEASIGN]), _BATCH_ROWS):
+                    batch = {name: columns[name][begin : begin + _BATCH_ROWS] for name in names}
+                    moved = self._moved(batch, numbers, salts, target)
+                    yield given_of(moved, target.layout, target.counted, where)
 
     def _kept(self, exported: TableExport, target: Target) -> list[str]:
         """The columns that have the same meaning in the run. Raises: ConfigError for one of another
@@ -165,9 +166,9 @@ class ExportedRows:
 
     def _deleted(self, exported: TableExport) -> Iterator[np.ndarray]:
         for part in exported.deletions:
-            feasigns = self._manifest.deleted(self._folder, part)[FEASIGN]
-            _check_range(f"{self.place}/{part.file}", feasigns, part)
-            yield core.keys_of(feasigns)
+            for columns in self._manifest.columns(self._folder, part, FEASIGN_ONLY):
+                _check_range(f"{self.place}/{part.file}", columns[FEASIGN], part)
+                yield core.keys_of(columns[FEASIGN])
 
     def _numbers(self, target: Target) -> np.ndarray:
         """(slots of the export) int64: the place of each in the run; -1: the run does not look it

@@ -77,7 +77,11 @@ def given_of(
 
 
 def _check(where: str, name: str, column: np.ndarray, feasigns: np.ndarray) -> None:
-    if column.dtype.kind != "f":
+    if column.dtype.kind != "f" or not len(column):
+        return
+    # NaN is in the minimum and the maximum, too.
+    least, most = column.min(), column.max()
+    if np.isfinite(least) and np.isfinite(most) and not (name in _COUNTS and least < 0):
         return
     flat = column.reshape(len(column), int(np.prod(column.shape[1:])))
     wrong = ~np.isfinite(flat).all(axis=1)
@@ -97,12 +101,11 @@ def _clip(columns: dict[str, np.ndarray], counted: Counted) -> None:
     low, high = RULE_CONSTANTS["min_bound"], RULE_CONSTANTS["max_bound"]
     beyond = np.zeros(len(columns[FEASIGN]), bool)
     for name in _WEIGHTS:
-        if name in columns:
-            inside = np.clip(columns[name], low, high)
-            changed = inside != columns[name]
-            if changed.any():
-                beyond |= changed.reshape(len(beyond), -1).any(axis=1)
-                columns[name] = inside
+        column = columns.get(name, beyond)
+        if column.size and (column.min() < low or column.max() > high):
+            inside = np.clip(column, low, high)
+            beyond |= (inside != column).reshape(len(beyond), -1).any(axis=1)
+            columns[name] = inside
     counted.clipped += int(beyond.sum())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,21 +101,16 @@ class RowsManifest:
         fields["crc32c"] = _checksum(fields)
         folder.write(EXPORT, json.dumps(fields, indent=1, sort_keys=True).encode())
 
-    def columns(self, folder: Folder, table: TableExport, part: Part) -> Columns:
-        """The columns of a part. Raises: StoreError; CorruptionError; DataError."""
-        return self._decode(folder, part, table.columns)
-
-    def deleted(self, folder: Folder, part: Part) -> Columns:
-        return self._decode(folder, part, FEASIGN_ONLY)
-
-    def _decode(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Columns:
-        where = f"{folder.place}/{part.file}"
+    def columns(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Iterator[Columns]:
+        """The columns of a part, in pieces. widths: of the columns; FEASIGN_ONLY for deletions.
+        Raises: StoreError; CorruptionError; DataError."""
+        where, found = f"{folder.place}/{part.file}", 0
         content = read_checked(folder, part.file, part.bytes, part.crc32c)
-        columns = decode(self.part_format, content, widths, self.slots, where)
-        found = len(columns["feasign"])
+        for columns in decode(self.part_format, content, widths, self.slots, where):
+            found += len(columns[FEASIGN])
+            yield columns
         if found != part.rows:
             raise CorruptionError(f"{where}: expected {part.rows} rows, found {found}")
-        return columns
 
 
 def read_manifest(folder: Folder) -> RowsManifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from zipfile import BadZipFile
 
@@ -41,13 +41,23 @@ def decode(
     widths: Mapping[str, int],
     slots: Sequence[str],
     where: str,
-) -> Columns:
-    """The inverse of `encode`. widths: of the columns that are expected. Raises: DataError with
-    `where` for anything else."""
-    try:
-        columns = _CODECS[part_format][1](content, widths, slots)
-    except (pa.ArrowException, ValueError, LookupError, OSError, EOFError, BadZipFile) as error:
-        raise DataError(f"{where}: is not a part in format {part_format}: {error}") from error
+) -> Iterator[Columns]:
+    """The inverse of `encode`, in pieces of whole rows. widths: of the columns that are expected.
+    Raises: DataError with `where` for anything else."""
+    pieces = _CODECS[part_format][1](content, widths, slots)
+    while True:
+        try:
+            columns = next(pieces, None)
+        except (pa.ArrowException, ValueError, LookupError, OSError, EOFError, BadZipFile) as error:
+            raise DataError(f"{where}: is not a part in format {part_format}: {error}") from error
+        if columns is None:
+            return
+        _check(columns, widths, slots, where)
+        yield columns
+
+
+def _check(columns: Columns, widths: Mapping[str, int], slots: Sequence[str], where: str) -> None:
+    """Raises: DataError for another type or shape, and for an index that names nothing."""
     sizes = {len(column) for column in columns.values()}
     for name, column in columns.items():
         shape = (*sorted(sizes)[:1], *([widths[name]] if is_shaped(name) else []))
@@ -60,17 +70,26 @@ def decode(
         if name in columns and (columns[name] > most).any():
             found = int(columns[name].max())
             raise DataError(f"{where}: column {name}: expected at most {most}, found {found}")
-    return columns
 
 
 # ---- Parquet
 
 
 def _to_parquet(columns: Columns, slots: Sequence[str]) -> bytes:
-    table = pa.table({name: _arrow(name, column, slots) for name, column in columns.items()})
+    arrays = [_arrow(name, column, slots) for name, column in columns.items()]
+    # Optional values would cost a tenth of the time, statistics as much; neither says anything.
+    fields = [
+        pa.field(name, array.type, nullable=False)
+        for name, array in zip(columns, arrays, strict=True)
+    ]
     sink = io.BytesIO()
     pq.write_table(
-        table, sink, row_group_size=_GROUP_ROWS, compression="zstd", use_dictionary=[SLOT]
+        pa.table(arrays, schema=pa.schema(fields)),
+        sink,
+        row_group_size=_GROUP_ROWS,
+        compression="snappy",  # zstd: 7 % fewer bytes, in twice the time
+        use_dictionary=[SLOT],
+        write_statistics=False,
     )
     return sink.getvalue()
 
@@ -82,19 +101,25 @@ def _arrow(name: str, column: np.ndarray, slots: Sequence[str]) -> pa.Array:
     if name == HAS_EMBEDX:
         return pa.array(column.astype(bool))
     if is_shaped(name):
-        return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
+        element = pa.field("element", pa.float32(), nullable=False)
+        floats = pa.array(column.reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(floats, type=pa.list_(element, column.shape[1]))
     return pa.array(column)
 
 
-def _from_parquet(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+def _from_parquet(
+    content: bytes, widths: Mapping[str, int], slots: Sequence[str]
+) -> Iterator[Columns]:
+    """By row groups: what is read next is then in the cache of the processor."""
     file = pq.ParquetFile(
         pa.BufferReader(content), read_dictionary=[SLOT] if SLOT in widths else []
     )
-    table = file.read(columns=list(widths), use_threads=False)
-    missing = [name for name in widths if name not in table.column_names]
+    missing = [name for name in widths if name not in file.schema_arrow.names]
     if missing:
         raise ValueError(f"expected the columns {', '.join(missing)}, found none")
-    return {name: _numpy(name, table[name], slots) for name in widths}
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=list(widths), use_threads=False)
+        yield {name: _numpy(name, table[name], slots) for name in widths}
 
 
 def _numpy(name: str, column: pa.ChunkedArray, slots: Sequence[str]) -> np.ndarray:
@@ -131,9 +156,11 @@ def _to_safetensors(columns: Columns, _slots: Sequence[str]) -> bytes:
     return dumps(columns)
 
 
-def _from_safetensors(content: bytes, widths: Mapping[str, int], _slots: Sequence[str]) -> Columns:
+def _from_safetensors(
+    content: bytes, widths: Mapping[str, int], _slots: Sequence[str]
+) -> Iterator[Columns]:
     tensors = Tensors(content, "safetensors")
-    return {name: tensors.read(name) for name in widths}
+    yield {name: tensors.read(name) for name in widths}
 
 
 def _to_npz(columns: Columns, _slots: Sequence[str]) -> bytes:
@@ -142,9 +169,11 @@ def _to_npz(columns: Columns, _slots: Sequence[str]) -> bytes:
     return sink.getvalue()
 
 
-def _from_npz(content: bytes, widths: Mapping[str, int], _slots: Sequence[str]) -> Columns:
+def _from_npz(
+    content: bytes, widths: Mapping[str, int], _slots: Sequence[str]
+) -> Iterator[Columns]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in widths}
+        yield {name: arrays[name] for name in widths}
 
 
 # ---- text
@@ -166,7 +195,9 @@ def _to_text(columns: Columns, slots: Sequence[str]) -> bytes:
     return sink.getvalue()
 
 
-def _from_text(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+def _from_text(
+    content: bytes, widths: Mapping[str, int], slots: Sequence[str]
+) -> Iterator[Columns]:
     types: dict[str, pa.DataType] = {}
     for name, width in widths.items():
         kind = pa.string() if name == SLOT else pa.from_numpy_dtype(dtype_of(name))
@@ -192,11 +223,11 @@ def _from_text(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) 
             columns[name] = _indices(table[name].combine_chunks(), slots)
         else:
             columns[name] = np.asarray(table[name])
-    return columns
+    yield columns
 
 
 _Encode = Callable[[Columns, Sequence[str]], bytes]
-_Decode = Callable[[bytes, Mapping[str, int], Sequence[str]], Columns]
+_Decode = Callable[[bytes, Mapping[str, int], Sequence[str]], Iterator[Columns]]
 _CODECS: dict[PartFormat, tuple[_Encode, _Decode]] = {
     PartFormat.PARQUET: (_to_parquet, _from_parquet),
     PartFormat.SAFETENSORS: (_to_safetensors, _from_safetensors),

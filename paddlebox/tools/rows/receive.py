@@ -263,7 +263,7 @@ class _Writing:
                 continue
             last = self._ascending(batch.keys, last)
             found, existing = table.native.lookup(core.feasigns_of(batch.keys), None)
-            rows = np.array(batch.rows, np.float32, order="C")
+            rows = np.require(batch.rows, np.float32, ["C", "W"])  # it is of this batch alone
             since = self._day, self._events
             core.complete_rows(table.native, batch.keys, batch.parts, found, existing, rows, *since)
             replaced = int(found.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from paddlebox.errors import DataError
-from paddlebox.tools.rows.columns import columns_of, rows_of, widths_of, words_of
+from paddlebox.tools.rows.columns import Columns, columns_of, rows_of, widths_of, words_of
 from paddlebox.tools.rows.parts import PartFormat, decode, encode
 from paddlebox.tools.rows.safetensors import Tensors, dumps
 
@@ -33,20 +33,33 @@ def some_rows(n: int = 50) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(1, 2**64, n, dtype=np.uint64), rows
 
 
+def decoded(
+    part_format: PartFormat,
+    content: bytes,
+    widths: Mapping[str, int] = WIDTHS,
+    names: Sequence[str] = NAMES,
+) -> Columns:
+    """The pieces of a part, joined."""
+    pieces = list(decode(part_format, content, widths, names, "part"))
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in widths if pieces}
+
+
 @pytest.mark.parametrize("part_format", PartFormat)
-def test_each_format_keeps_every_bit(part_format: PartFormat) -> None:
-    feasigns, rows = some_rows()
-    columns = columns_of(feasigns, rows, LAYOUT, WIDTHS)
+@pytest.mark.parametrize("rows", [50, pytest.param(140_000, marks=pytest.mark.slow)])
+def test_each_format_keeps_every_bit(part_format: PartFormat, rows: int) -> None:
+    feasigns, made = some_rows(rows)
+    columns = columns_of(feasigns, made, LAYOUT, WIDTHS)
     content = encode(part_format, columns, NAMES)
-    back = decode(part_format, content, WIDTHS, NAMES, "part")
+    back = decoded(part_format, content)
     assert back["feasign"].tobytes() == feasigns.tobytes()
-    assert rows_of(back, LAYOUT).tobytes() == rows.tobytes()
+    assert rows_of(back, LAYOUT).tobytes() == made.tobytes()
 
 
 @pytest.mark.parametrize("part_format", PartFormat)
 def test_a_part_of_one_column_and_no_row_is_read_back(part_format: PartFormat) -> None:
     content = encode(part_format, {"feasign": np.empty(0, np.uint64)}, NAMES)
-    assert len(decode(part_format, content, {"feasign": 1}, NAMES, "part")["feasign"]) == 0
+    pieces = decode(part_format, content, {"feasign": 1}, NAMES, "part")
+    assert sum(len(piece["feasign"]) for piece in pieces) == 0
 
 
 @pytest.mark.parametrize("part_format", PartFormat)
@@ -55,7 +68,7 @@ def test_a_cut_part_is_one_error_that_names_it(part_format: PartFormat) -> None:
     content = encode(part_format, columns_of(feasigns, rows, LAYOUT, WIDTHS), NAMES)
     for end in (0, 10, len(content) // 2):
         with pytest.raises(DataError, match="part"):
-            decode(part_format, content[:end], WIDTHS, NAMES, "part")
+            decoded(part_format, content[:end])
 
 
 @pytest.mark.parametrize("part_format", PartFormat)
@@ -64,7 +77,7 @@ def test_another_width_and_a_missing_column_are_errors(part_format: PartFormat) 
     content = encode(part_format, columns_of(feasigns, rows, LAYOUT, WIDTHS), NAMES)
     for wrong in ({**WIDTHS, "embedx_w": 4}, {**WIDTHS, "nothing": 1}):
         with pytest.raises(DataError, match="part"):
-            decode(part_format, content, wrong, NAMES, "part")
+            decoded(part_format, content, wrong)
 
 
 def test_a_slot_that_is_not_one_of_the_names_is_an_error() -> None:
@@ -72,7 +85,7 @@ def test_a_slot_that_is_not_one_of_the_names_is_an_error() -> None:
     columns = columns_of(feasigns, rows, LAYOUT, WIDTHS)
     content = encode(PartFormat.PARQUET, columns, NAMES)
     with pytest.raises(DataError, match="'tag' is not one of user, item"):
-        decode(PartFormat.PARQUET, content, WIDTHS, NAMES[:2], "part")
+        decoded(PartFormat.PARQUET, content, names=NAMES[:2])
 
 
 def test_safetensors_are_those_of_the_reference() -> None:
