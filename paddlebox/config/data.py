@@ -357,6 +357,16 @@ class DataConfig(HoursConfig):
         description="threads that read and parse files, and threads of the store; 1: also only one "
         "thread that packs batches; 0: at most 8, those that read are tuned during the run",
     )
+    keep_values: ListOf[Text] = Field(
+        default=(),
+        description="slots with `hash` whose texts are kept for exports (docs/rows.md)",
+    )
+    keep_values_bytes: Bytes = Field(
+        default=256 * MIB,
+        ge=1,
+        description="memory for the kept texts, and their size in each version; over it, new ones "
+        "are not kept",
+    )
     share: Text = Field(
         default="auto",
         description="which of several ranks trains an instance: auto, files, bytes, instance, "

@@ -19,6 +19,7 @@ FREE = (
     "name", "table.share", "hbm", "mem", "ssd", "feeder", "checkpoint", "security",
     "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.threads",
+    "data.keep_values", "data.keep_values_bytes",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_passes", "trainer.trackers",
     "ranks.parity",
     "metrics", "save", "alerts", "publish",

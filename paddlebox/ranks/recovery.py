@@ -28,7 +28,7 @@ from paddlebox.store.group import Group
 from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
-from paddlebox.store.version_store import ADMISSION, VersionStore
+from paddlebox.store.version_store import OWN, VersionStore
 from paddlebox.training import interrupt
 from paddlebox.training.hooks import Hook
 from paddlebox.training.plan import PlannedPass
@@ -312,8 +312,7 @@ def commit_partial(
     cursor = {**fields.pop("cursor", last.cursor), "partial": dict(partial)}
     config = dict(fields.pop("config", last.config))
     # The pass is counted again when training continues, so the version has the counts before it.
-    counts = table.versions.read_dense(ADMISSION.__eq__).get(ADMISSION)
-    own = {} if counts is None else {ADMISSION: counts}
+    own = table.versions.read_dense(lambda name: name.startswith(OWN))
     return table.versions.record(
         "partial", parts=parts, dense={**dense, **own}, cursor=cursor, config=config, **fields
     )

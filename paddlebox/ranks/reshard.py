@@ -35,12 +35,13 @@ from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.files import make_folder, table_folder
 from paddlebox.store.group import Group, key_ranges
 from paddlebox.store.import_rows import FirstVersion, commit_resharded, import_rows, open_source
+from paddlebox.store.kept_values import VALUES
 from paddlebox.store.life import without_keys
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.record import VersionRecord, frame
 from paddlebox.store.tiered_table import TieredTable
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import OWN, VersionStore
 from paddlebox.training.warm_start.start import counts_of
 
 log = logging.getLogger("paddlebox")
@@ -305,9 +306,14 @@ def _write_table(
             old, table, slots=[], keyed_by_slot=False, progress=progress, key_range=own
         )
         counts = [found for one in old if (found := one.admission_counts()) is not None]
+        prefix = VALUES if own[0] == 0 else "\0"  # the first rank has the kept values
+
+        def kept(name: str) -> bool:
+            return not name.startswith(OWN) or name.startswith(prefix)
+
         own_rows = FirstVersion(
             imported.segments,
-            dense=old[0].load_dense(),
+            dense=old[0].versions.read_dense(kept),
             admission=counts_of(counts, own).tobytes() if counts else None,
             events=events,
             day=before.day,

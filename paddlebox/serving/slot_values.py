@@ -96,17 +96,22 @@ class SlotValues:
         """
         return _merged(self._parts(values, patterns))
 
+    def in_file(self, path: str) -> Iterator[pa.Table]:
+        """The distinct values of each part of a file, as columns of `listed` in any order. Raises:
+        DataError."""
+        try:
+            for column in self._columns(path):
+                yield self._part(column)
+        except (pa.ArrowException, ConfigError) as error:
+            raise DataError(f"{path}: slot {self._slot.name!r}: {error}") from error
+
     # ---- implementation
 
     def _parts(self, values: Sequence[Any], patterns: Sequence[str]) -> Iterator[pa.Table]:
         self.feasigns(values)  # is an error for an empty value, which a file may have
         yield self._part(self._column(values))
         for path in expand(patterns):
-            try:
-                for column in self._columns(path):
-                    yield self._part(column)
-            except (pa.ArrowException, ConfigError) as error:
-                raise DataError(f"{path}: slot {self._slot.name!r}: {error}") from error
+            yield from self.in_file(path)
 
     def _part(self, column: pa.Array) -> pa.Table:
         while hasattr(column.type, "value_field"):

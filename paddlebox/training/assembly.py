@@ -45,6 +45,7 @@ from paddlebox.training.hooks import (
     Trace,
     run_by,
 )
+from paddlebox.training.kept_values import KeepValues
 from paddlebox.training.opening import create_dataset, open_table
 from paddlebox.training.plan import Tests
 from paddlebox.training.pretrained import Pretrained
@@ -163,12 +164,15 @@ def open_run(
     vectors = None
     if any(of.pretrained for of in config.tables):
         vectors = Pretrained(config, run.slots, table, run.run_dir, lines.last)
+    values = None
+    if config.data.keep_values:
+        values = _enter(stack, KeepValues(config, run.slots, table))
     rule = config.data.holdout
     holdout = Holdout(rule, training.dataset, run.point) if rule is not None else None
     ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
     streams, committed = config.data.stream is not None, run.point.passes
     dead = DeadLetters(run.run_dir, training.dataset, committed) if streams else None
-    first = [vectors, holdout, dead, save]
+    first = [vectors, values, holdout, dead, save]
     hooks = [*first, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from paddlebox.config import Config, Phase
 from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.config.data import HoldoutConfig
@@ -69,6 +71,11 @@ class Hook:
         """Called before the batches of a pass, or of each phase of it. Returns a function to call
         after each batch, or None. samples: instances of the pass on this rank."""
         return None
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """Called when a pass is trained. Returns arrays to commit with it in the dense state, whose
+        names begin with `OWN` (store/version_store.py)."""
+        return {}
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         """Called when a pass has ended. It is committed, or a later commit will include it. Later

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paddlebox.config import Config, KeySpace, ModelConfig, Slots, load_slots
+from paddlebox.config import Config, Format, KeySpace, ModelConfig, Slots, load_slots
 from paddlebox.config.arguments import AnySlots, as_slots
 from paddlebox.config.check import nearest
 from paddlebox.config.data import ShareBy
@@ -53,7 +53,26 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     if by is ShareBy.SLOT:
         key = "data.sequences.user" if config.data.sequences.user else "data.share"
         _check_sparse(config, slots, key, [slot])
+    _check_kept(config, slots)
     return slots
+
+
+def _check_kept(config: Config, slots: Slots) -> None:
+    """Raises: ConfigError if data.keep_values names a slot whose texts cannot be read."""
+    data, where = config.data, "data.keep_values"
+    _check_sparse(config, slots, where, data.keep_values)
+    for slot in slots.sparse:
+        if slot.name in data.keep_values and not (slot.hash and slot.read):
+            raise ConfigError(
+                f"{where}: slot {slot.name!r} has no texts: expected slots with `hash: true` that "
+                "are read from a column; other slots have ids, which `store export` gives already"
+            )
+    named = data.format is Format.CSV or data.format.is_columnar
+    if data.keep_values and (not named or data.pipe_command or data.parser):
+        raise ConfigError(
+            f"{where}: expected csv, parquet, arrow or orc without data.pipe_command and "
+            f"data.parser, found format {data.format}: leave {where} out"
+        )
 
 
 def _check_sparse(config: Config, slots: Slots, key: str, wanted: Iterable[str]) -> None:

@@ -244,6 +244,8 @@ class PassLoop:
         runners.finish_pass()
         dense = runners.dense_state()
         self._check(planned, dense, {"metrics": outcome["metrics"], **before})
+        for hook in self._hooks:
+            dense = {**dense, **hook.state()}
         dataset.cursor = self._cursor(planned, outcome, before)
         dataset.dense_state = lambda: dense
         self._world.heartbeat.stage("commit", f"pass {planned.number}")

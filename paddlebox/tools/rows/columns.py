@@ -12,6 +12,8 @@ import numpy as np
 from paddlebox.store.table import fields_of_rows
 
 FEASIGN, SLOT, HAS_EMBEDX = "feasign", "slot", "has_embedx"
+#: In Parquet alone: the text of the feasign, null if none is kept. Not read.
+VALUE = "value"
 #: Columns in the order in which they are written, and behind them those that training needs and
 #: serving does not.
 VALUES = (FEASIGN, SLOT, "show", "click", "counts", "embed_w", HAS_EMBEDX, "embedx_w", "expand_w")

@@ -21,6 +21,7 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.serving.slot_values import known_slot
 from paddlebox.store import run_config
 from paddlebox.store.files import crc32c, read_dense
+from paddlebox.store.kept_values import VALUES, KeptValues
 from paddlebox.store.rank_stores import rank_versions, store_in
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.stored_rows import StoredRows
@@ -168,6 +169,10 @@ class _Work:
         self._folder = Path(f"{store}/dense/{record.dense_version:012d}")
         self._record, self._chosen, self._part_rows = record, chosen, part_rows
         self._slots = [names.index(slot) for slot in chosen.slots]
+        self._values: KeptValues | None = None
+        if part_format is PartFormat.PARQUET:
+            of_values = read_dense(self._folder, record.dense, lambda n: n.startswith(VALUES))
+            self._values = KeptValues.of(of_values) if of_values else None
         self._rows: list[tuple[StoredRows, StoredRows | None]] = []
         before = None if chosen.since is None else rank_versions(store, chosen.since)
         for table in ["", *record.tables]:
@@ -256,8 +261,12 @@ class _Work:
                 old = self._chosen_rows(before, low, high)
             (feasigns, rows), deleted = _changes(old, (feasigns, rows))
         columns = columns_of(feasigns, rows, stored.layout, table.columns)
-        for name, of_file in zip(names, (columns, {FEASIGN: deleted}), strict=False):
-            content = encode(self.manifest.part_format, of_file, self.manifest.slots)
+        values = None
+        if self._values is not None:
+            values = self._values.texts_of(core.keys_of(feasigns))
+        files = (columns, values), ({FEASIGN: deleted}, None)
+        for name, (of_file, texts) in zip(names, files, strict=False):
+            content = encode(self.manifest.part_format, of_file, self.manifest.slots, texts)
             yield name, content, len(of_file[FEASIGN])
 
     def _chosen_rows(self, stored: StoredRows, low: int, high: int) -> Pair:

@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from paddlebox.errors import DataError
-from paddlebox.tools.rows.columns import HAS_EMBEDX, SLOT, Columns, dtype_of, is_shaped
+from paddlebox.tools.rows.columns import HAS_EMBEDX, SLOT, VALUE, Columns, dtype_of, is_shaped
 from paddlebox.tools.rows.safetensors import Tensors, dumps
 
 _GROUP_ROWS = 1 << 16  # in a row group of Parquet
@@ -30,8 +30,15 @@ class PartFormat(StrEnum):
         return "tsv" if self is PartFormat.TEXT else self.value
 
 
-def encode(part_format: PartFormat, columns: Columns, slots: Sequence[str]) -> bytes:
-    """slots: the names of the sparse slots."""
+def encode(
+    part_format: PartFormat,
+    columns: Columns,
+    slots: Sequence[str],
+    values: pa.Array | None = None,
+) -> bytes:
+    """slots: the names of the sparse slots. values: the column VALUE of Parquet."""
+    if part_format is PartFormat.PARQUET:
+        return _to_parquet(columns, slots, values)
     return _CODECS[part_format][0](columns, slots)
 
 
@@ -75,13 +82,16 @@ def _check(columns: Columns, widths: Mapping[str, int], slots: Sequence[str], wh
 # ---- Parquet
 
 
-def _to_parquet(columns: Columns, slots: Sequence[str]) -> bytes:
+def _to_parquet(columns: Columns, slots: Sequence[str], values: pa.Array | None = None) -> bytes:
     arrays = [_arrow(name, column, slots) for name, column in columns.items()]
     # Optional values would cost a tenth of the time, statistics as much; neither says anything.
     fields = [
         pa.field(name, array.type, nullable=False)
         for name, array in zip(columns, arrays, strict=True)
     ]
+    if values is not None:
+        arrays.append(values)
+        fields.append(pa.field(VALUE, values.type))
     sink = io.BytesIO()
     pq.write_table(
         pa.table(arrays, schema=pa.schema(fields)),

@@ -21,6 +21,7 @@ from paddlebox.store import checkpoints, copies, erase_requests, files, life
 from paddlebox.store.committer import Committer
 from paddlebox.store.erasures import rows_of
 from paddlebox.store.group import ONE_RANK
+from paddlebox.store.kept_values import VALUES, KeptValues
 from paddlebox.store.locks import KeptLock, held_leases
 from paddlebox.store.manifest_db import rewrite
 from paddlebox.store.open_tables import open_tables
@@ -127,7 +128,7 @@ def _erase_in(store: Path, asked: Mapping[str, Any]) -> int:
         erased = Erased(tuple(asked["feasigns"]), asked["slot"])
         rows = sum(_count(table, erased) for table in tables)
         TableLife(tables, committer, ONE_RANK).erase_once(asked)
-        _erase_history(tables[0], erased)
+        _erase_state(tables[0], erased)
         for table in reversed(tables):  # the first one names the versions of the others
             table.compactor.compact()
         return rows
@@ -151,19 +152,30 @@ def _count(table: TieredTable, erased: Erased) -> int:
     return found
 
 
-def _erase_history(first: TieredTable, erased: Erased) -> None:
-    """Commits the dense state without what the histories of users hold."""
+def _erase_state(first: TieredTable, erased: Erased) -> None:
+    """Commits the dense state without what the histories of users and the kept texts hold."""
     dense = first.versions.read_dense(lambda _: True)
+    values = KeptValues.of(dense)
+    left = values.without(np.array(erased.keys, np.uint64), erased.slot)
+    changed = _without_in_histories(dense, erased)
+    if len(left.keys) < len(values.keys):
+        changed |= left.arrays()
+    if changed:
+        dense |= changed
+        first.versions.record("life", dense=dense, tables=first.versions.others())
+
+
+def _without_in_histories(dense: Mapping[str, np.ndarray], erased: Erased) -> dict[str, np.ndarray]:
+    """The arrays of the histories of users that change."""
     held = {name.removeprefix(HISTORY): dense[name] for name in dense if name.startswith(HISTORY)}
     if not held:
-        return
+        return {}
     slots, floats = held["sizes"].shape[1], held["dense"].shape[1]
     feasigns = np.array(erased.feasigns, np.uint64)
     left = History.of(held, slots, floats).without(feasigns, erased.slot).arrays()
     if all(len(left[name]) == len(held[name]) for name in held):
-        return
-    dense |= {HISTORY + name: array for name, array in left.items()}
-    first.versions.record("life", dense=dense, tables=first.versions.others())
+        return {}
+    return {HISTORY + name: array for name, array in left.items()}
 
 
 # ---- what else holds the rows
@@ -217,6 +229,10 @@ def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
 
 
 def _holds(folder: Path, record: VersionRecord, erased: Erased) -> bool:
+    dense = Path(files.dense_folder(str(folder), record.dense_version))
+    values = KeptValues.of(files.read_dense(dense, record.dense, lambda n: n.startswith(VALUES)))
+    if len(values.without(np.array(erased.keys, np.uint64), erased.slot).keys) < len(values.keys):
+        return True
     return any(_segment_holds(folder / "ssd" / s["file"], s, erased) for s in record.segments)
 
 
