@@ -85,7 +85,7 @@ PYTHON = {
     "compat": _TRAIN | {"_call", "ops_dense", "ops_seqpool", "ranks"},
 }
 # The modules of `training` that put a run together: the layer "run".
-RUN = {"assembly", "pretrained", "run"}
+RUN = {"assembly", "kept_values", "pretrained", "run"}
 # What a program calls: may use the whole core, but the core may not use it.
 PYTHON["api"] = {*PYTHON, "api"}
 # Product tooling: the same, and it may use the API.
