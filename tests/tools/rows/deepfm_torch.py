@@ -26,15 +26,35 @@ def write_data(path: Path, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray
     return ids, dense, labels
 
 
-def make_model() -> Any:
-    """The network of paddlebox/models/deepfm.py with use_cvm: false. Row i of a table is id i."""
+WIDTH = 12  # of a table of FBGEMM: w, v and unused columns, because widths are multiples of 4
+
+
+def _fbgemm_tables() -> Any:
+    import torch
+    from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+
+    where = EmbeddingLocation.HOST, training.ComputeDevice.CPU
+    tables = training.SplitTableBatchedEmbeddingBagsCodegen(
+        [(count + 1, WIDTH, *where) for count in IDS], learning_rate=0.05
+    )
+    for weights in tables.split_embedding_weights():
+        torch.nn.init.normal_(weights, 0, 0.01)
+    return tables
+
+
+def make_model(*, fbgemm: bool = False) -> Any:
+    """The network of paddlebox/models/deepfm.py with use_cvm: false. Row i of a table is id i.
+    fbgemm: with split tables of FBGEMM, which train by an optimizer of their own."""
     import torch
 
     class DeepFM(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.w = torch.nn.ModuleList(torch.nn.Embedding(n + 1, 1) for n in IDS)
-            self.v = torch.nn.ModuleList(torch.nn.Embedding(n + 1, DIM) for n in IDS)
+            one_each = () if fbgemm else IDS
+            self.tables = _fbgemm_tables() if fbgemm else None
+            self.w = torch.nn.ModuleList(torch.nn.Embedding(n + 1, 1) for n in one_each)
+            self.v = torch.nn.ModuleList(torch.nn.Embedding(n + 1, DIM) for n in one_each)
             width = len(IDS) * (1 + DIM) + 1
             self.mlp = torch.nn.Sequential(
                 torch.nn.Linear(width, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 1)
@@ -43,9 +63,18 @@ def make_model() -> Any:
             for table in [*self.w, *self.v]:
                 torch.nn.init.normal_(table.weight, 0, 0.01)
 
-        def forward(self, ids: Any, dense: Any) -> Any:
+        def vectors(self, ids: Any) -> tuple[Any, Any]:
+            """(B, 3, 1) and (B, 3, DIM)."""
+            if self.tables is not None:
+                by_slot = ids.T.contiguous().flatten()
+                pooled = self.tables(by_slot, torch.arange(len(by_slot) + 1))
+                whole = pooled.reshape(len(ids), len(IDS), WIDTH)
+                return whole[:, :, :1], whole[:, :, 1 : 1 + DIM]
             w = torch.stack([t(ids[:, s]) for s, t in enumerate(self.w)], 1)
-            v = torch.stack([t(ids[:, s]) for s, t in enumerate(self.v)], 1)
+            return w, torch.stack([t(ids[:, s]) for s, t in enumerate(self.v)], 1)
+
+        def forward(self, ids: Any, dense: Any) -> Any:
+            w, v = self.vectors(ids)
             first = w.sum(1) + self.linear(dense)
             second = 0.5 * (v.sum(1) ** 2 - (v**2).sum(1)).sum(1, keepdim=True)
             deep = self.mlp(torch.cat([torch.cat([w, v], 2).flatten(1), dense], 1))

@@ -97,20 +97,25 @@ def test_a_new_run_keeps_the_imported_rows_and_the_inputs_of_their_network(tmp_p
         into_new(load_config(other), tmp_path / "other", open_rows(str(tmp_path / "out")))
 
 
-def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", ["torch", "fbgemm"])
+def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path, tables: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: make bench-setup")
+    fbgemm = tables == "fbgemm"
+    if fbgemm:
+        pytest.importorskip("fbgemm_gpu", reason="FBGEMM is not installed: make bench-setup")
     data = [deepfm_torch.write_data(tmp_path / f"{n}.csv", 10_000, n) for n in range(4)]
-    model = deepfm_torch.make_model()
+    model = deepfm_torch.make_model(fbgemm=fbgemm)
     deepfm_torch.fit(model, *data[0])
     deepfm_torch.fit(model, *data[1])
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    rows = [
-        {
-            "file": "model.pt", "slot": slot,
-            "columns": {"embed_w": f"w.{at}.weight", "embedx_w": f"v.{at}.weight"},
-        }
-        for at, slot in enumerate(SLOTS)
-    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for at, slot in enumerate(SLOTS):
+        columns = {"embed_w": f"w.{at}.weight", "embedx_w": f"v.{at}.weight"}
+        if fbgemm:
+            columns = {"embed_w": "weights[:, 0]", "embedx_w": f"weights[:, 1:{1 + DIM}]"}
+        rows.append({"file": "model.pt", "slot": slot, "columns": columns})
+        if fbgemm:
+            rows[-1]["fbgemm"] = {"prefix": "tables.", "table": at}
     layers = {"linear_0": "mlp.0", "linear_1": "mlp.2", "linear_2": "linear"}
     dense: dict[str, Any] = {}
     for own, theirs in layers.items():
@@ -131,8 +136,10 @@ def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> 
     deepfm_torch.fit(model, *data[2])
     train(config, tmp_path / "run")
     trained = auc(labels, open_run(tmp_path / "run").predict(frame))
+    peer = auc(labels, deepfm_torch.predict(model, ids, x))
     assert trained > auc(labels, expected) - 0.001
-    assert trained > auc(labels, deepfm_torch.predict(model, ids, x)) - 0.003
+    if not fbgemm:  # whose row-wise Adagrad moves few rows further than the rule of the run
+        assert trained >= peer
     assert sum(IDS) == 624
 
 
