@@ -68,10 +68,10 @@ def _check_kept(config: Config, slots: Slots) -> None:
                 "are read from a column; other slots have ids, which `store export` gives already"
             )
     named = data.format is Format.CSV or data.format.is_columnar
-    if data.keep_values and (not named or data.pipe_command or data.parser):
+    if data.keep_values and (not named or data.pipe_command or data.parser or data.stream):
         raise ConfigError(
-            f"{where}: expected csv, parquet, arrow or orc without data.pipe_command and "
-            f"data.parser, found format {data.format}: leave {where} out"
+            f"{where}: expected files of csv, parquet, arrow or orc without data.pipe_command, "
+            f"data.parser and data.stream, found format {data.format}: leave {where} out"
         )
 
 
