@@ -103,6 +103,7 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     ("script", "said"),
     [
         ("ranks auc", "not run: DATA/criteo/train.tsv.gz does not exist"),
+        long("techniques --parts hot", "not run: DATA/criteo/train.tsv.gz does not exist"),
         long("zoo_claims --configs deepfm_criteo", "nothing was measured"),
         long("ranks rates --ranks 1000 --without-peers", "nothing was measured"),
     ],
