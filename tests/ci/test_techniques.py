@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def ctr() -> ModuleType:
     return small_ctr
 
 
-def made_up(ctr: ModuleType, lines: int = 64) -> object:
+def made_up(ctr: ModuleType, lines: int = 64) -> Any:
     """Lines whose first field has 2000 features and decides the label; the others have 2."""
     draw = np.random.default_rng(1)
     ids = np.stack([1999 + 2 * f + draw.integers(0, 2, lines) for f in range(ctr.FIELDS)], axis=1)
