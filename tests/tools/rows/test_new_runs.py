@@ -148,7 +148,10 @@ def test_several_tables_are_imported_as_one_commit(
 ) -> None:
     deepfm_torch.write_data(tmp_path / "0.csv", 2000, 0)
     of_table = {"embedx_dim": 4, "embedx_threshold": 0.0}
-    more = {"extra_tables": {"wide": of_table}, "model": {"type": "dnn", "hidden": [8]}}
+    more: dict[str, Any] = {
+        "extra_tables": {"wide": of_table},
+        "model": {"type": "dnn", "hidden": [8]},
+    }
     config = write_run(tmp_path, [str(tmp_path / "0.csv")], **more)
     sparse: dict[str, Any] = {**dict.fromkeys(SLOTS, "sparse"), "hour": {"table": "wide"}}
     write_slots(tmp_path, click="label", x="dense", **sparse)
