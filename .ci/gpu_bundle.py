@@ -122,7 +122,12 @@ def built(wheel: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with zipfile.ZipFile(wheel) as files:
         found = [name for name in files.namelist() if name.startswith("paddlebox/_")]
-        files.extractall(folder, [name for name in found if Path(name).stem in BUILT])
+        found = [name for name in found if Path(name).stem in BUILT]
+        files.extractall(folder, found)
+    if missing := BUILT - {Path(name).stem for name in found}:
+        sys.exit(
+            f"gpu-bundle: {wheel.name} lacks {', '.join(sorted(missing))}: run `make gpu` first"
+        )
 
 
 BUILT = {"_ops", "_build_info", "libpaddlebox_gpu"}

@@ -81,6 +81,13 @@ def test_of_a_wheel_only_what_a_build_writes_is_taken(tmp_path: Path) -> None:
     assert found == ["_build_info.py", "_ops.so", "libpaddlebox_gpu.so"]
 
 
+def test_a_wheel_without_the_library_of_the_gpu_is_an_error(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("paddlebox/_ops.so", "")
+    with pytest.raises(SystemExit, match="lacks _build_info, libpaddlebox_gpu: run `make gpu`"):
+        bundle.built(tmp_path / "a.whl", tmp_path / "tree")
+
+
 def test_packages_are_pinned() -> None:
     pins = {line.partition("==")[0].lower() for line in bundle.wheels.PINS.read_text().splitlines()}
     assert {name.lower() for name in bundle.PACKAGES} <= pins
