@@ -191,6 +191,8 @@ def kill_streams(scratch: Path, kills: int, seed: int) -> tuple[Report, int]:
                     print("\n".join(one.wrong), file=sys.stderr, flush=True)
                 else:
                     shutil.rmtree(run.folder)
+                    so_far = f"{report.kills.total()} kills, {broker.kills} of the broker"
+                    print(f"{run.folder.name} is as undisturbed; so far {so_far}", flush=True)
     finally:
         broker.kill()
     return report, broker.kills - 1
