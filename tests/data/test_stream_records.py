@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,9 @@ from paddlebox.config import Format
 from paddlebox.config.data import DataConfig
 from paddlebox.config.slots import Csv
 from paddlebox.data.bad_lines import BadLines
+from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.streams import records
 from paddlebox.data.streams.records import Events, Records
 from paddlebox.data.streams.stream import Batch, Range
 from paddlebox.errors import ConfigError, DataError
@@ -167,3 +172,48 @@ def test_a_csv_record_has_no_header() -> None:
     )
     with pytest.raises(ConfigError, match=r"without a header, found csv: \{header: true"):
         LoadOptions(data, make_slots(**SLOTS), 1).check()
+
+
+class Silent:
+    """A stream that has a record, and then gives no answer."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._then = then
+
+    def read(self, wanted: Range) -> Iterator[Batch]:
+        yield Batch([b"1 1 1 5", b"wrong"], [wanted.begin, wanted.begin + 1], 77.0, 3)
+        for _ in range(1000):
+            yield Batch([], [])
+            self._then()
+
+
+def load_silently(
+    monkeypatch: pytest.MonkeyPatch, then: Callable[[], object], cancelled: threading.Event
+) -> LoadedPass:
+    monkeypatch.setattr(records, "open_stream", lambda _: Silent(then))
+    data = DataConfig.model_validate(
+        {
+            "format": "multislot",
+            "slots": "s",
+            "batch_size": 4,
+            "stream": {"source": "kafka://a:1/t"},
+        },
+        strict=False,
+    )
+    options = LoadOptions(data, make_slots(click="label", ids={}), 1)
+    return load([NAME], options, 1 << 30, cancelled)
+
+
+def test_loading_can_be_cancelled_while_a_stream_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled = threading.Event()
+    with pytest.raises(CancelledError):
+        load_silently(monkeypatch, cancelled.set, cancelled)
+
+
+def test_a_loaded_pass_says_how_new_its_newest_event_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_silently(monkeypatch, lambda: None, threading.Event())
+    assert (loaded.trained, loaded.lines, loaded.bad_lines) == (1, 2, 1)
+    assert (loaded.events.newest, loaded.events.ahead) == (77.0, 3)
+    assert [letter["offset"] for letter in loaded.events.dead] == [101]
