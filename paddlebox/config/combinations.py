@@ -186,6 +186,7 @@ EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
     (_hours, _holdout, "an evaluation would read all hours again"),
     (_stream, _epochs, "a record is trained once"),
     (_stream, _holdout, "an evaluation would read the whole stream again"),
+    (_stream, _partial, "a pass that goes on may find other records than it began with"),
     (_stream, _filters, "it filters files"),
     (_stream, _parser, "it parses files"),
     (_stream, _columns, "a record is no such file: use a text format, json or arrow"),

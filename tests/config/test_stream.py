@@ -63,6 +63,7 @@ def stream_config(**sections: Any) -> Any:
         ),
         ({"trainer": {"epochs": 2}}, "a record is trained once"),
         ({"data": {"holdout": {"share": 0.1}}}, "the whole stream again"),
+        ({"checkpoint": {"partial_recovery": True}}, "may find other records than it began with"),
     ],
 )
 def test_what_does_not_work_with_a_stream_is_an_error(sections: Any, text: str) -> None:
