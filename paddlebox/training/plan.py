@@ -131,14 +131,14 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
 
 def repeats_source(planned: PlannedPass, trained: Collection[Mapping[str, Any]]) -> bool:
     """Whether a pass repeats a file or a day, or an hour if both have hours, of the run that this
-    one was filled from. trained: as from `trained_by_source`."""
+    one was filled from. A stream has many passes a day. trained: as from `trained_by_source`."""
     files = {os.path.realpath(file) for file in planned.files}
     return any(
         not files.isdisjoint(one["files"])
         or (
             one["hour"] == planned.hour
             if one["hour"] and planned.hour
-            else one["date"] == planned.date != ""
+            else one["date"] == planned.date != "" and not planned.stream
         )
         for one in trained
     )

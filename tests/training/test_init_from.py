@@ -71,6 +71,8 @@ def test_a_run_in_two_steps_is_the_run_in_one(
         (PlannedPass(1, 1, ["c"], "20240102", "2024-01-02T05"), True),
         (PlannedPass(1, 1, ["c"], "20240101", "2024-01-01T05"), False),  # it has another hour
         (PlannedPass(1, 1, ["c"], "20240101"), True),
+        (PlannedPass(1, 1, ["c"], "20240101", stream={"behind": 0}), False),
+        (PlannedPass(1, 1, ["data/a"], "20240101", stream={"behind": 0}), True),
     ],
 )
 def test_a_pass_with_a_file_or_day_of_the_source_is_known(
