@@ -316,9 +316,30 @@ def _rounds(config: Config) -> bool:
     return any(table.row_precision != "float32" for table in config.tables)
 
 
+def _sound_lines(path: Path, passes: int) -> Lines | None:
+    """The lines of a file that needs no change; None if it does. A run of short passes has more
+    lines than fit in memory."""
+    if not path.is_file():
+        return None
+    lines = Lines(WINDOW_PASSES)
+    with open(path, errors="replace") as file:
+        for number, text in enumerate(file, 1):
+            try:
+                line = json.loads(text)
+                if number > passes or line["pass"] != number or text != json.dumps(line) + "\n":
+                    return None
+                lines.add(line)
+            except (ValueError, TypeError, LookupError):
+                return None
+    return lines if lines.passes >= passes - 1 else None
+
+
 def _keep_lines(run_dir: Path, passes: int) -> Lines:
     """Read the lines of metrics.jsonl up to a pass; remove others, and torn and repeated ones."""
     path = run_dir / "metrics.jsonl"
+    sound = _sound_lines(path, passes)
+    if sound is not None:
+        return sound
     found = run_config.lines_of(path, passes)
     # The line of the newest pass may not have been written when the run ended.
     lost = [number for number in range(1, passes) if number not in found]

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,19 @@ class TestLines:
         assert path.read_text() == self.text(1)
         with VersionStore.open_reader(run_dir / "store") as manifest:
             assert manifest.numbers() == [1]
+
+    def test_a_long_file_is_not_held_in_memory(self, tmp_path: Path) -> None:
+        passes, long_line = 4000, line(1) | {"spans": "x" * 1000}
+        lines = (json.dumps(long_line | {"pass": n + 1}) + "\n" for n in range(passes))
+        path = self.write(tmp_path, *lines)
+        before = path.stat()
+        tracemalloc.start()
+        kept = resume._keep_lines(tmp_path, passes)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < before.st_size / 4
+        assert (kept.passes, kept.last["pass"]) == (passes, passes)
+        assert path.stat().st_mtime_ns == before.st_mtime_ns
 
     def test_a_run_that_committed_nothing_begins_again(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, self.text(1))
