@@ -208,8 +208,9 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
             for layer in LAYERS
             for path in sorted((core / layer).rglob("*.cc"))
         ]
-        exports = f"-Wl,--version-script={core / 'library' / 'exports.map'}"
-        own = [exports, "-Wl,--no-undefined", f"-Wl,-soname,{SERVING}"]
+        exports = Path(self.build_temp) / f"{SERVING}.map"
+        exports.write_text("{ global: paddlebox_*; local: *; };\n")
+        own = [f"-Wl,--version-script={exports}", "-Wl,--no-undefined", f"-Wl,-soname,{SERVING}"]
         flags = [*LINK_FLAGS, *os.environ.get("PADDLEBOX_CXXFLAGS", "").split()]
         program = self.compiler.compiler_cxx[0]
         self.spawn([program, "-shared", *objects, *own, *flags, "-o", str(package / SERVING)])

@@ -51,7 +51,7 @@ def onnx_of(program: bytes, parameters: bytes) -> bytes:
         import onnx
     except ImportError as error:
         raise ConfigError(
-            "an ONNX model needs the package onnx: pip install 'paddlebox[onnx]'"
+            "an ONNX model needs the package onnx: pip install 'onnx>=1.16'"
         ) from error
     if program[:1] != b"{":
         raise ConfigError(

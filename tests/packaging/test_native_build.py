@@ -34,8 +34,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / "paddlebox" / name, root / "paddlebox")
     for layer in ("base", "row", "library", "paddle/operators"):
         (root / "ops" / layer).mkdir(parents=True)
-    for name in ("exports.map", "paddlebox_serve.h"):
-        shutil.copy(ROOT / "ops/library" / name, root / "ops/library")
+    shutil.copy(ROOT / "ops/library/paddlebox_serve.h", root / "ops/library")
     (root / "ops/base/number.h").write_text("namespace pbx { inline int Number() { return 1; } }\n")
     (root / "ops/row/other.cc").write_text("namespace pbx { int Other() { return 2; } }\n")
     (root / "ops/paddle/operators/operator.cc").write_text(OPERATOR)
