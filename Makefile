@@ -19,8 +19,7 @@ FUZZ_SECONDS ?= 60
 CONFIG ?= configs/deepfm_synthetic.yaml
 RUN_DIR ?=
 
-NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -o -name "*.inl" \
-  -o -name "*.map")
+NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -o -name "*.inl")
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory PYTHON="$(PYTHON)"
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)

@@ -25,7 +25,7 @@ def files(folder: str) -> set[str]:
 
 
 def sources(folder: str) -> set[str]:
-    return {name for name in files(folder) if Path(name).suffix not in HEADERS | {".map"}}
+    return {name for name in files(folder) if Path(name).suffix not in HEADERS}
 
 
 def printed(command: list[str]) -> list[str]:
