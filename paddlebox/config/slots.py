@@ -13,7 +13,7 @@ slots:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -24,10 +24,12 @@ from pydantic import Field, model_validator
 from paddlebox.config.check import nearest, refuse_twice, validate
 from paddlebox.config.data import Format
 from paddlebox.config.load import read_yaml
+from paddlebox.config.lookup_tables import check_size, with_files
 from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.zones import zones_of
 from paddlebox.errors import ConfigError
 
+_NORMALIZER = re.compile(r"\s*(zscore|minmax|quantile)\s*\((.*)\)\s*", re.DOTALL)
 INTERCEPT = "_intercept"  # name of the sparse slot that is added if the data has none
 _CRITEO_COLUMN = re.compile(r"label|I([1-9]|1[0-3])|C([1-9]|1[0-9]|2[0-6])")
 
@@ -119,7 +121,7 @@ class Tags(Section):
 
 # Fields that only slots of one type may have.
 _OF_TYPE = {
-    **dict.fromkeys(("dim", "clip", "log1p"), SlotType.DENSE),
+    **dict.fromkeys(("dim", "clip", "log1p", "constants"), SlotType.DENSE),
     **dict.fromkeys(("hash", "max_length", "bucket", "cross", "table", "shares"), SlotType.SPARSE),
     **dict.fromkeys(("learning_rate_factor", "weighted", "weight_column"), SlotType.SPARSE),
     "pooling": SlotType.SPARSE,
@@ -135,6 +137,7 @@ class Slot(Section):
     dim: int = Field(default=1, ge=1, le=1 << 20)
     column: Text | None = None
     expr: Text | None = None  # computes the values from columns: docs/expressions.md
+    constants: ListOf[float] | None = None  # of zscore, minmax or quantile; None: a run chooses
     hash: bool = False
     max_length: int | None = Field(default=None, ge=1, le=(1 << 32) - 1)
     default: int | float | str | None = None
@@ -161,12 +164,19 @@ class Slot(Section):
         return not self.made and self.expr is None
 
     @property
+    def normalizer(self) -> tuple[str, str] | None:
+        """The name and the argument of the zscore, minmax or quantile that `expr` is."""
+        match = _NORMALIZER.fullmatch(self.expr or "")
+        return (match[1], match[2]) if match else None
+
+    @property
     def factored(self) -> bool:
         """Whether the rows of its ids have factors in the sum."""
         return self.weighted or self.pooling is not Pooling.SUM
 
-    def fields(self) -> dict[str, Any]:
-        """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
+    def fields(self, tables: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Any]:
+        """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots.
+        tables: of slots.yaml."""
         bucket = self.bucket
         return {
             **self.model_dump(exclude={"bucket", "table", "learning_rate_factor", "pooling", "of"}),
@@ -174,6 +184,7 @@ class Slot(Section):
             "weight": self.type in _BESIDE,
             "column": self.column or "",
             "zones": zones_of(self.expr or ""),
+            "tables": tables if tables and "lookup" in (self.expr or "") else {},
             "bucket_of": bucket.of if bucket else None,
             "boundaries": list(bucket.boundaries) if bucket else None,
         }
@@ -205,6 +216,10 @@ class Slot(Section):
             (
                 self.expr is not None and column,
                 " has expr; expected no column, bucket, cross, weighted or dim",
+            ),
+            (
+                self.constants is not None and self.normalizer is None,
+                " has constants; expected an expr that is zscore, minmax or quantile",
             ),
             (
                 self.weight_column is not None and not self.weighted,
@@ -258,9 +273,11 @@ class Slots(Section):
     slots: ListOf[Slot]
     csv: Csv = Field(default_factory=Csv)
     tags: Tags = Field(default_factory=Tags)
+    lookups: dict[Text, dict[Text, str]] = Field(default_factory=dict)  # what `lookup` reads
 
     @model_validator(mode="after")
     def _no_name_twice(self) -> Slots:
+        check_size(self.lookups)
         refuse_twice([slot.name for slot in self.slots], "slots")
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
@@ -410,7 +427,7 @@ class Slots(Section):
         """The slots as the native FeedSchema takes them. Labels after the first are dense there."""
         more = self.labels[1:]
         return [
-            {**slot.fields(), "type": "dense"} if slot in more else slot.fields()
+            {**slot.fields(self.lookups), **({"type": "dense"} if slot in more else {})}
             for slot in self.slots
         ]
 
@@ -574,7 +591,8 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
     """Load slots.yaml. If it has no sparse slot, an intercept is added. Raises: ConfigError, also
     if `labelled` and there is no label."""
-    return complete(validate(Slots, read_yaml(path), str(path)), str(path), labelled=labelled)
+    values = with_files(read_yaml(path), Path(path))
+    return complete(validate(Slots, values, str(path)), str(path), labelled=labelled)
 
 
 def complete(slots: Slots, source: str, *, labelled: bool = True) -> Slots:

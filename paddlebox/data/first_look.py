@@ -92,6 +92,17 @@ class FirstLook:
         packed = self._packed(self._instances(files, at_least))
         return _numbers(np.asarray(packed["dense"]), self._options.slots)
 
+    def floats(self, files: Sequence[str], at_least: int) -> dict[str, np.ndarray]:
+        """(n) float32 values of each dense slot of dim 1, in at least this many of the first rows
+        of the files. REQUIRES: no command or plugin reads the files."""
+        dense = np.asarray(self._packed(self._instances(files, at_least))["dense"])
+        columns, at = dict[str, np.ndarray](), 0
+        for slot in self._options.slots.feed_dense:
+            if slot.dim == 1:
+                columns[slot.name] = dense[:, at]
+            at += slot.dim
+        return columns
+
     def first_rows(self, files: Sequence[str], at_most: int) -> FirstRows:
         """The first rows of the files, at most so many. REQUIRES: no command or plugin reads the
         files."""
@@ -113,11 +124,14 @@ class FirstLook:
         self._options.check()
         schema, slots = self._options.schema(), self._options.slots
         rows: list[dict[str, list[float | int]]] = []
+        lines, named = 0, "row" if self._options.data.format.is_columnar else "line"
+        head = self._options.head(schema).lines  # without rows, in the first chunk
         for chunk in self._parsed_chunks([path], schema):
             for line, reason, _ in chunk.first_bad:
-                if len(rows) + line < at_most:
-                    raise DataError(f"{path}: line {len(rows) + line + 1}: {reason}")
+                if line - head < at_most - len(rows):
+                    raise DataError(f"{path}: {named} {lines + line + 1}: {reason}")
             rows += self._rows_of(chunk, slots, schema, at_most - len(rows))
+            lines, head = lines + chunk.lines, 0
             if len(rows) == at_most:
                 break
         return rows

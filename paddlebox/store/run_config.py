@@ -44,6 +44,12 @@ def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
     return dict(record.config.get("config", {})) if record is not None else {}
 
 
+def stored_slots(run_dir: Path, version: str = "") -> Mapping[str, Any]:
+    """The slots of a commit, as `stored_config` its config."""
+    record = record_of(run_dir, version)
+    return dict(record.config.get("slots", {})) if record is not None else {}
+
+
 def record_of(run_dir: Path, version: str = "") -> VersionRecord | None:
     """A version of a run, by default the newest; None if nothing is committed. Raises: StoreError
     if there is no such version."""

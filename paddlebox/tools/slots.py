@@ -19,9 +19,11 @@ def slots_main(argv: Sequence[str] | None = None) -> int:
     with guarded() as ended:
         from paddlebox.config import load_config, load_slots
         from paddlebox.data.first_look import FirstLook
+        from paddlebox.data.normalizers import constants_of, with_constants
 
         config = load_config(given.config)
         slots = load_slots(config.data.slots, labelled=False)
+        slots = with_constants(slots, constants_of(config, slots, [str(given.file)]))
         for number, row in enumerate(FirstLook(config, slots).shown(str(given.file), _ROWS), 1):
             print(f"row {number}")
             for name, values in row.items():

@@ -57,6 +57,7 @@ from paddlebox.training.run_dir import (
 )
 from paddlebox.training.runner import Training
 from paddlebox.training.settle import settled, warn_of_few_steps
+from paddlebox.training.settled_slots import settled_slots
 from paddlebox.training.upcoming import passes_of
 from paddlebox.training.warm_start.source import check_same_source, find_source, trained_by_source
 from paddlebox.training.warm_start.start import init_from
@@ -163,6 +164,8 @@ def _resume(
     own = own_dir(root, world.rank)
     lock.take()  # on several ranks; a lock that is held stays held
     request = replace(request, run_dir=own)
+    of_source = other.slots if other is not None else None
+    request = replace(request, slots=settled_slots(request, passes.listed, world, of_source))
     look = FirstLook(config, request.slots)
     theirs = other.config if other is not None else network
     filled = filled or other is not None

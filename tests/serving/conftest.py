@@ -116,9 +116,17 @@ slots:
   - {name: city, type: sparse, hash: true, default: nowhere}
   - {name: words, type: sparse, hash: true, max_length: 3}
   - {name: items, type: sparse}
+  - {name: much, type: dense, default: -1, expr: "log1p(cost) * length(words) + if(age > 18, 1, 0)"}
+  - {name: cheap, type: dense, default: 0, expr: "zscore(cost)"}
+  - {name: town, type: sparse, hash: true, expr: "concat(lower(city), '-', length(words))"}
+  - {name: land, type: sparse, hash: true, expr: "lookup('lands', city)"}
+  - {name: said, type: sparse, hash: true, expr: "last(words, 1)"}
+  - {name: some, type: sparse, shares: items, expr: "first(items, 2)"}
   - {name: age_range, type: sparse, bucket: {of: age, boundaries: [18, 30.5, 50]}}
   - {name: user_age, type: sparse, cross: [user, age_range]}
   - {name: city_words, type: sparse, cross: [city, words], max_length: 4}
+lookups:
+  lands: {Ulm: de, São Paulo: br}
 """
 COLUMNS = ["click", "age", "cost", "user", "city", "words", "items"]
 LISTS = {"words", "items"}

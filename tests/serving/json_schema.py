@@ -31,6 +31,9 @@ def check(value: Any, schema: Any, page: Any) -> None:
 def fitting(schema: Any, page: Any) -> st.SearchStrategy[Any]:
     """Values that fit the schema."""
     schema = resolved(schema, page)
+    if "allOf" in schema:  # references lie elsewhere on the page
+        every = Draft202012Validator({"allOf": schema["allOf"]})
+        return st.one_of([fitting(one, page) for one in schema["allOf"]]).filter(every.is_valid)
     if "anyOf" in schema:
         return st.one_of([fitting(one, page) for one in schema["anyOf"]])
     bounds = {"min_value": schema.get("minimum"), "max_value": schema.get("maximum")}

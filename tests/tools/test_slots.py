@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.tools.slots import slots_main
@@ -36,6 +39,28 @@ def test_the_first_ten_rows_are_shown_after_all_transforms(
     assert shown[-5] == "row 10"
 
 
-def test_a_malformed_row_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_row_is_an_error_that_names_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert try_slots(tmp_path, ["1,1,4,Bonn,7", "x,1,1,a,1"]) == 3
-    assert "slot 'click': 'x' is not a label" in capsys.readouterr().err
+    assert "a.csv: line 3: slot 'click': 'x' is not a label" in capsys.readouterr().err
+    assert try_slots(tmp_path, [*["1,1,4,Bonn,7"] * 9, "x,1,1,a,1"]) == 3
+    assert "a.csv: line 11: slot 'click'" in capsys.readouterr().err
+    assert try_slots(tmp_path, [*["1,1,4,Bonn,7"] * 10, "x,1,1,a,1"]) == 0
+
+
+def test_rows_are_counted_over_all_parts_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_slots(tmp_path, click="label", ctr={"type": "dense", "expr": "zscore(clicks)"})
+    file = tmp_path / "a.parquet"
+    data = {"format": "parquet", "train_files": [str(file)]}
+    arguments = ["try", str(file), "-c", str(write_config(tmp_path, data=data))]
+    for clicks, code in ([1.0, 3.0, 1.0, 3.0, 2.0, 2.0], 0), ([1.0, 2.0, 3.0, 4.0, math.nan], 3):
+        table = pa.table({"click": [0] * len(clicks), "clicks": clicks})
+        pq.write_table(table, file, row_group_size=2)
+        assert slots_main(arguments) == code
+    shown = capsys.readouterr()
+    values = [float(line[7:]) for line in shown.out.splitlines() if line.startswith("  ctr: ")]
+    assert values == pytest.approx([-1.2247449, 1.2247449] * 2 + [0, 0])
+    assert "a.parquet: row 5: column 'clicks' of an expr: nan is not" in shown.err

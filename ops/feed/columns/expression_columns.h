@@ -10,15 +10,10 @@
 #include "feed/columns/arrow_abi.h"
 #include "feed/columns/column_values.h"
 #include "feed/columns/columns.h"
+#include "feed/columns/expression_loads.h"
 #include "feed/text/schema.h"
 
 namespace pbx::feed {
-
-// A row of a batch that cannot be used.
-struct RowError {
-  int64_t row;
-  std::string reason;
-};
 
 // Of a schema with a program, which must outlive it.
 class ExpressionColumns {
@@ -40,20 +35,12 @@ class ExpressionColumns {
  private:
   struct Output;
 
-  expr::Type TypeOf(size_t output) const;
-  void TakeValidity(const Column& column, size_t n, expr::Vector* to) const;
-  bool TakeTexts(const Column& column, size_t n, expr::Vector* to) const;
-  Status Load(size_t load, const Column& column, int64_t begin, int64_t rows);
-  void Malformed(int64_t row, const expr::Load& load, const std::string& found);
-
   const expr::Program& program_;
   std::vector<std::unique_ptr<Output>> outputs_;
   std::vector<SlotSpec> specs_;  // of the columns that are read
   std::vector<Column> columns_;
   int64_t begin_ = 0;
   expr::Evaluator evaluator_;
-  std::vector<Items> items_;
-  std::vector<uint8_t> nulls_;
   std::vector<RowError> errors_;
 };
 

@@ -19,7 +19,8 @@ constexpr int64_t kExact = 9007199254740992;  // 2^53: float64 holds every integ
 // kFailed after the first mistake, which is in status().
 class Compiler {
  public:
-  Compiler(const Zones& zones, Program* program) : zones_(zones), program_(*program) {}
+  Compiler(const Zones& zones, const Tables& tables, Program* program)
+      : zones_(zones), tables_(tables), program_(*program) {}
 
   Status Add(const Source& source) {
     text_ = &source.text;
@@ -27,9 +28,11 @@ class Compiler {
     Result<Node> parsed = ParseExpression(source.text);
     status_ = parsed.status();
     if (status_.ok()) {
-      const int out =
-          source.dense ? Emit(parsed.value(), Of(Kind::kFloat)) : Sparse(source, parsed.value());
-      program_.outputs.push_back(out);
+      const Node& node = parsed.value();
+      const bool normalizes = IsNormalizer(node.text) && node.kind == NodeKind::kCall;
+      program_.outputs.push_back(!source.dense ? Sparse(source, node)
+                                 : normalizes  ? Normalized(source.constants, node)
+                                               : Emit(node, Of(Kind::kFloat)));
     }
     if (status_.ok()) return status_;
     return Error(Code::kInvalidArgument, "slot '%.200s': %s", source.slot.c_str(),
@@ -46,79 +49,6 @@ class Compiler {
     return Fail(node, "expected " + NameOf(expected) + ", found " + found + step);
   }
 
-  // ---- types
-
-  // The type that a node has whatever it is used for; kUnknown for a column or null, or a list of
-  // them.
-  Type TypeOf(const Node& node) {
-    switch (node.kind) {
-      case NodeKind::kNumber: return Of(Kind::kFloat);
-      case NodeKind::kText: return Of(Kind::kText);
-      case NodeKind::kBool: return Of(Kind::kBool);
-      case NodeKind::kNull:
-      case NodeKind::kColumn: return Of(Kind::kUnknown);
-      case NodeKind::kCall: break;
-    }
-    const std::string& name = node.text;
-    if (IsComparison(name) || name == "missing") return Of(Kind::kBool);
-    if (name == "number") return Of(Kind::kFloat);
-    if (name == "int") return Of(Kind::kInt);
-    if (name == "text") return Of(Kind::kText);
-    if (name == "list") return ListOf(Kind::kUnknown);
-    if (name == "if" || name == "coalesce") {
-      bool fits = true;
-      Type joined = Of(Kind::kUnknown);
-      for (size_t i = name == "if" ? 1 : 0; i < node.args.size(); ++i) {
-        joined = Join(joined, TypeOf(node.args[i]), &fits);
-      }
-      return joined;  // Emit reports branches that do not fit
-    }
-    const Function* const function = FindFunction(name);
-    if (function == nullptr) return Of(Kind::kUnknown);
-    switch (function->value) {
-      case 'n': return Of(Kind::kFloat);
-      case 'i': return Of(Kind::kInt);
-      case 'b': return Of(Kind::kBool);
-      case 't': return Of(Kind::kText);
-      case 'd': return Of(Kind::kTime);
-      default: return ListOf(name == "split" ? Kind::kText : ItemsOf(*function, node));
-    }
-  }
-
-  // The type of the items of the lists that a function reads; kUnknown if nothing says it.
-  Kind ItemsOf(const Function& function, const Node& node) {
-    for (size_t i = 0; i < node.args.size(); ++i) {
-      const char code = CodeOf(function, i);
-      if (code != 'L' && code != 'v') continue;
-      const Node& arg = node.args[i];
-      const Kind kind = TypeOf(arg).kind;
-      if (code == 'v' && arg.kind == NodeKind::kNumber) return Kind::kInt;
-      if (kind != Kind::kUnknown) return kind;
-    }
-    return Kind::kUnknown;
-  }
-
-  static char CodeOf(const Function& function, size_t arg) {
-    const std::string codes = function.args;
-    return codes[std::min(arg, codes.size() - 1)];
-  }
-
-  // Whether values of a node may be computed integers, of which 0 is no feasign.
-  static const Node* Computed(const Node& node) {
-    if (node.kind != NodeKind::kCall) return nullptr;
-    const std::string& name = node.text;
-    const bool passes = name == "if" || name == "coalesce" || name == "first" || name == "last" ||
-                        name == "intersection" || name == "list";
-    if (name == "int") return nullptr;
-    if (!passes) return &node;
-    const size_t begin = name == "if" ? 1 : 0;
-    const size_t end = name == "first" || name == "last" ? 1 : node.args.size();
-    for (size_t i = begin; i < end && i < node.args.size(); ++i) {
-      if (const Node* found = Computed(node.args[i])) return found;
-    }
-    return nullptr;
-  }
-
   int Sparse(const Source& source, const Node& node) {
     const Type type = TypeOf(node);
     Type wanted{source.hash ? Kind::kText : Kind::kInt, type.list, -1};
@@ -126,7 +56,7 @@ class Compiler {
       if (type.kind == Kind::kText) {
         return Mismatch(node, wanted, "a text", ": give the slot hash: true");
       }
-      const Node* const computed = Computed(node);
+      const Node* const computed = ComputedPart(node);
       if (computed != nullptr && FindFunction(computed->text) != nullptr) {
         return Fail(*computed,
                     "expected the ids of a column, found a computed value, which may be "
@@ -138,6 +68,34 @@ class Compiler {
     const int values = Emit(node, wanted);
     if (values == kFailed) return values;
     return Instruct("hash", {Kind::kInt, type.list, -1}, HashKernel(wanted), {values});
+  }
+
+  // zscore, minmax and quantile, with the constants of the first rows of a run.
+  int Normalized(const std::vector<double>& constants, const Node& node) {
+    if (node.args.size() != 1) {
+      return Fail(node,
+                  node.text + ": expected 1 arguments, found " + std::to_string(node.args.size()));
+    }
+    const std::string wrong = WrongConstants(node.text, constants);
+    if (!wrong.empty()) return Fail(node, node.text + ": " + wrong);
+    const int value = Emit(node.args[0], Of(Kind::kFloat));
+    if (value == kFailed) return value;
+    const auto number = [this](double of) {
+      Node literal;
+      literal.number = of;
+      return Number(literal, Of(Kind::kFloat));
+    };
+    const auto call = [this](const char* name, const std::vector<int>& args) {
+      return Instruct(name, Of(Kind::kFloat), FindFunction(name)->run, args);
+    };
+    if (node.text == "quantile") {
+      return Instruct("quantile", Of(Kind::kFloat), QuantileKernel(), {value}, 0, "", -1,
+                      constants);
+    }
+    const int first = number(constants[0]), second = number(constants[1]);
+    if (node.text == "zscore") return call("/", {call("-", {value, first}), second});
+    const int within = call("clip", {value, first, second});
+    return call("/", {call("-", {within, first}), number(constants[1] - constants[0])});
   }
 
   // ---- registers
@@ -155,13 +113,17 @@ class Compiler {
   }
 
   int Instruct(const std::string& name, Type type, Kernel run, std::vector<int> args,
-               int64_t number = 0, const std::string& text = "", int zone = -1) {
+               int64_t number = 0, const std::string& text = "", int zone = -1,
+               const std::vector<double>& numbers = {}) {
     std::string key = KeyOf(name, type) + std::to_string(number) + '\0' + text + '\0';
+    for (const double one : numbers) key += Exactly(one) + " ";
     for (const int arg : args) key += std::to_string(arg) + ",";
     bool is_new = false;
     const int out = Register(key, type, &is_new);
     if (is_new) {
-      program_.instructions.push_back({run, std::move(args), out, number, text, zone, nullptr});
+      program_.instructions.push_back({run, std::move(args), out, number, text, zone});
+      program_.instructions.back().numbers = numbers;
+      if (name == "lookup") program_.instructions.back().table = tables_.at(text);
     }
     return out;
   }
@@ -176,6 +138,12 @@ class Compiler {
     const int out = Register(KeyOf("column " + node.text, want), want, &is_new);
     if (is_new) { program_.loads.push_back({node.text, want, out}); }
     return out;
+  }
+
+  static std::string Exactly(double number) {
+    char text[40];
+    std::snprintf(text, sizeof(text), "%a", number);
+    return text;
   }
 
   int Literal(Constant constant, Type type, const std::string& key) {
@@ -199,9 +167,7 @@ class Compiler {
                   "2^53: compare it with int(column)");
     }
     constant.value = node.number;
-    char exact[40];
-    std::snprintf(exact, sizeof(exact), "%a", node.number);
-    return Literal(constant, want, exact);
+    return Literal(constant, want, Exactly(node.number));
   }
 
   int Text(const Node& node, Type want) {
@@ -252,6 +218,11 @@ class Compiler {
   bool CheckCall(const Node& node) {
     const std::string& name = node.text;
     size_t least = 1, most = 1;
+    if (IsNormalizer(name)) {
+      Fail(node, name + ": expected it as the whole expr of a dense slot, such as " + name +
+                     "(price / 2)");
+      return false;
+    }
     if (name == "if") {
       least = most = 3;
     } else if (name == "coalesce") {
@@ -380,7 +351,7 @@ class Compiler {
   // ---- functions
 
   int Call(const Function& function, const Node& node, Type want) {
-    Kind items = ItemsOf(function, node);
+    Kind items = KindOfItems(function, node);
     if (items == Kind::kUnknown)
       items = want.list && want.kind == Kind::kInt ? Kind::kInt : Kind::kText;
     if (function.run == nullptr || (items != Kind::kInt && items != Kind::kText))
@@ -388,7 +359,7 @@ class Compiler {
     Arguments taken;
     if (!TakeLiterals(function, node, want, &taken)) return kFailed;
     for (size_t i = 0; i < node.args.size(); ++i) {
-      const Type type = TypeOfArgument(CodeOf(function, i), items, taken.zone);
+      const Type type = TypeOfArgument(CodeOfArgument(function, i), items, taken.zone);
       if (type.kind != Kind::kUnknown) taken.registers.push_back(Emit(node.args[i], type));
     }
     if (!status_.ok()) return kFailed;
@@ -431,7 +402,7 @@ class Compiler {
     }
     for (size_t i = 0; i < node.args.size(); ++i) {
       const Node& arg = node.args[i];
-      const char code = CodeOf(function, i);
+      const char code = CodeOfArgument(function, i);
       if (code == '#') {
         if (arg.kind != NodeKind::kNumber || !arg.whole || arg.integer < 0) {
           Fail(arg, std::string(function.name) + ": expected an integer of 0 or more, such as 3");
@@ -446,9 +417,19 @@ class Compiler {
         }
         taken->text = code == 's' ? arg.text : "";
         if (code == 'z' && !TakeZone(arg, &taken->zone)) return false;
+        if (function.name == std::string("lookup") && !HasTable(arg)) return false;
       }
     }
     return true;
+  }
+
+  bool HasTable(const Node& node) {
+    if (tables_.count(node.text) != 0) return true;
+    std::string names;
+    for (const auto& [name, table] : tables_) names += (names.empty() ? "" : ", ") + name;
+    Fail(node, "lookup: expected a table of slots.yaml, found '" + node.text + "': there are " +
+                   (names.empty() ? "none" : names));
+    return false;
   }
 
   bool TakeZone(const Node& node, int* zone) {
@@ -472,6 +453,7 @@ class Compiler {
   const Zone& ZoneAt(int zone) const { return program_.zones[static_cast<size_t>(zone)]; }
 
   const Zones& zones_;
+  const Tables& tables_;
   Program& program_;
   const std::string* text_ = nullptr;
   Status status_;
@@ -481,9 +463,10 @@ class Compiler {
 
 }  // namespace
 
-Result<Program> Compile(const std::vector<Source>& sources, const Zones& zones) {
+Result<Program> Compile(const std::vector<Source>& sources, const Zones& zones,
+                        const Tables& tables) {
   Program program;
-  Compiler compiler(zones, &program);
+  Compiler compiler(zones, tables, &program);
   for (const Source& source : sources) PBX_RETURN_IF_ERROR(compiler.Add(source));
   return program;
 }

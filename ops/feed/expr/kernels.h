@@ -39,6 +39,8 @@ Kernel CompareKernel(const std::string& mark, Kind kind);
 // From a type to another; null if there is none. NumberKernel: to a number.
 Kernel NumberKernel(Kind from, Kind to);
 Kernel ConvertKernel(Type from, Type to);
+// By the instruction's numbers.
+Kernel QuantileKernel();
 // From texts, lists of them, or the texts of integers, to feasigns.
 Kernel HashKernel(Type from);
 

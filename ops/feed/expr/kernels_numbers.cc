@@ -7,25 +7,26 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/log1p.h"
 #include "base/vector_clones.h"
 #include "feed/expr/kernels.h"
 
 namespace pbx::expr {
 namespace {
 
-constexpr double kMost = std::numeric_limits<double>::max();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kIntEnd = 9223372036854775808.0;  // 2^63
 
 using Args = const Vector* const*;
 
 // A result that is not finite is null.
-#define PBX_ARITHMETIC(name, expression)                                                    \
-  PBX_VECTOR_CLONES void name(const double* a, const double* b, const uint8_t* va,          \
-                              const uint8_t* vb, double* out, uint8_t* valid, size_t n) {   \
-    for (size_t i = 0; i < n; ++i) out[i] = expression;                                     \
-    for (size_t i = 0; i < n; ++i) {                                                        \
-      valid[i] = static_cast<uint8_t>(va[i] & vb[i] & uint8_t{std::fabs(out[i]) <= kMost}); \
-    }                                                                                       \
+#define PBX_ARITHMETIC(name, expression)                                                          \
+  PBX_VECTOR_CLONES void name(const double* a, const double* b, const uint8_t* va,                \
+                              const uint8_t* vb, double* out, uint8_t* valid, size_t n) {         \
+    for (size_t i = 0; i < n; ++i) out[i] = expression;                                           \
+    for (size_t i = 0; i < n; ++i) {                                                              \
+      valid[i] = static_cast<uint8_t>(va[i] & vb[i] & uint8_t{std::fabs(out[i]) <= kMostNumber}); \
+    }                                                                                             \
   }
 PBX_ARITHMETIC(AddAll, a[i] + b[i])
 PBX_ARITHMETIC(SubtractAll, a[i] - b[i])
@@ -49,51 +50,80 @@ void Fold(const Instruction& self, Args args, Vector* out, size_t n) {
 }
 
 void Clip(const Instruction&, Args args, Vector* out, size_t n) {
-  const double *low = args[1]->floats.data(), *high = args[2]->floats.data();
+  const double *const low = args[1]->floats.data(), *const high = args[2]->floats.data();
+  uint8_t* const valid = out->valid.data();
   MostOf(args[0]->floats.data(), low, args[0]->valid.data(), args[1]->valid.data(),
          out->floats.data(), out->valid.data(), n);
   LeastOf(out->floats.data(), high, out->valid.data(), args[2]->valid.data(), out->floats.data(),
           out->valid.data(), n);
-  for (size_t i = 0; i < n; ++i) out->valid[i] &= low[i] <= high[i];
+  for (size_t i = 0; i < n; ++i) valid[i] &= uint8_t{low[i] <= high[i]};
 }
 
-double NegativeOf(double x) { return -x; }
-double AbsOf(double x) { return std::fabs(x); }
-double Log1pOf(double x) { return std::log1p(x); }
-double SqrtOf(double x) { return std::sqrt(x); }
+#define PBX_EACH(name, expression)                                                             \
+  PBX_VECTOR_CLONES void name(const double* a, const uint8_t* va, double* out, uint8_t* valid, \
+                              size_t n) {                                                      \
+    for (size_t i = 0; i < n; ++i) out[i] = expression;                                        \
+    for (size_t i = 0; i < n; ++i) {                                                           \
+      valid[i] = static_cast<uint8_t>(va[i] & uint8_t{std::fabs(out[i]) <= kMostNumber});      \
+    }                                                                                          \
+  }
+PBX_EACH(NegativeAll, -a[i])
+PBX_EACH(AbsAll, std::fabs(a[i]))
+PBX_EACH(SqrtAll, std::sqrt(a[i]))
+PBX_EACH(Log1pAll, a[i] > -1 ? Log1p(a[i]) : kInfinity)
+PBX_EACH(FloorAll, std::floor(a[i]))
+PBX_EACH(RoundAll, std::nearbyint(a[i]))  // half to even
+#undef PBX_EACH
 
-template <double (*of)(double)>
+using Each = void (*)(const double*, const uint8_t*, double*, uint8_t*, size_t);
+
+template <Each all>
 void Map(const Instruction&, Args args, Vector* out, size_t n) {
-  const Vector& in = *args[0];
-  for (size_t i = 0; i < n; ++i) out->floats[i] = in.valid[i] ? of(in.floats[i]) : 0;
+  all(args[0]->floats.data(), args[0]->valid.data(), out->floats.data(), out->valid.data(), n);
+}
+
+template <Each all>
+void ToWhole(const Instruction&, Args args, Vector* out, size_t n) {
+  out->floats.resize(n);
+  all(args[0]->floats.data(), args[0]->valid.data(), out->floats.data(), out->valid.data(), n);
   for (size_t i = 0; i < n; ++i) {
-    out->valid[i] = static_cast<uint8_t>(in.valid[i] & uint8_t{std::fabs(out->floats[i]) <= kMost});
+    const double value = out->floats[i];
+    const bool fits = out->valid[i] && value >= -kIntEnd && value < kIntEnd;
+    out->valid[i] = fits;
+    out->ints[i] = fits ? static_cast<int64_t>(value) : 0;
   }
 }
 
-double FloorOf(double x) { return std::floor(x); }
-double RoundOf(double x) { return std::nearbyint(x); }  // half to even
-
-template <double (*of)(double)>
-void ToWhole(const Instruction&, Args args, Vector* out, size_t n) {
-  const Vector& in = *args[0];
+// The share of values below x, between those of two neighbours.
+void Quantile(const Instruction& self, Args args, Vector* out, size_t n) {
+  const std::vector<double>& pairs = self.numbers;  // x, share, x, share, …; both ascending
+  const size_t last = pairs.size() - 2;
   for (size_t i = 0; i < n; ++i) {
-    const double value = of(in.floats[i]);
-    const bool fits = in.valid[i] && value >= -kIntEnd && value < kIntEnd;
-    out->valid[i] = fits;
-    out->ints[i] = fits ? static_cast<int64_t>(value) : 0;
+    const double x = args[0]->floats[i];
+    size_t at = 0, end = last / 2;  // the neighbours are pair `at` and the next one
+    while (end - at > 1) {
+      const size_t middle = (at + end) / 2;
+      (x >= pairs[2 * middle] ? at : end) = middle;
+    }
+    const double* const one = pairs.data() + 2 * at;
+    out->valid[i] = args[0]->valid[i];
+    out->floats[i] = x <= pairs[0] ? pairs[1]
+                     : x >= pairs[last]
+                         ? pairs[last + 1]
+                         : one[1] + (x - one[0]) / (one[2] - one[0]) * (one[3] - one[1]);
   }
 }
 
 // A false (or, for `or`, a true) operand decides, even if the other is null.
 template <bool decisive>
 void Logic(const Instruction&, Args args, Vector* out, size_t n) {
-  const Vector &a = *args[0], &b = *args[1];
+  const uint8_t *const a = args[0]->bools.data(), *const b = args[1]->bools.data();
+  const uint8_t *const va = args[0]->valid.data(), *const vb = args[1]->valid.data();
+  uint8_t *const to = out->bools.data(), *const valid = out->valid.data();
   for (size_t i = 0; i < n; ++i) {
-    const bool a_decides = a.valid[i] && (a.bools[i] != 0) == decisive;
-    const bool b_decides = b.valid[i] && (b.bools[i] != 0) == decisive;
-    out->valid[i] = a_decides || b_decides || (a.valid[i] && b.valid[i]);
-    out->bools[i] = (a_decides || b_decides) == decisive;
+    const int decides = (va[i] & int{a[i] == decisive}) | (vb[i] & int{b[i] == decisive});
+    valid[i] = static_cast<uint8_t>(decides | (va[i] & vb[i]));
+    to[i] = static_cast<uint8_t>(decides == int{decisive});
   }
 }
 
@@ -126,13 +156,13 @@ void CopyRow(const Vector& from, size_t row, Vector* out) {
 
 template <typename T>
 void If(const Instruction&, Args args, Vector* out, size_t n) {
-  const Vector &condition = *args[0], &yes = *args[1], &no = *args[2];
-  const auto &a = Values<T>(yes), &b = Values<T>(no);
-  auto& to = Values<T>(*out);
-  for (size_t i = 0; i < n; ++i) {
-    to[i] = condition.bools[i] ? a[i] : b[i];
-    out->valid[i] = condition.valid[i] & (condition.bools[i] ? yes.valid[i] : no.valid[i]);
-  }
+  const T *const a = Values<T>(*args[1]).data(), *const b = Values<T>(*args[2]).data();
+  const uint8_t *const va = args[1]->valid.data(), *const vb = args[2]->valid.data();
+  const uint8_t *const holds = args[0]->bools.data(), *const known = args[0]->valid.data();
+  T* const to = Values<T>(*out).data();
+  uint8_t* const valid = out->valid.data();
+  for (size_t i = 0; i < n; ++i) to[i] = holds[i] ? a[i] : b[i];
+  for (size_t i = 0; i < n; ++i) valid[i] = known[i] & (holds[i] ? va[i] : vb[i]);
 }
 
 template <typename T>
@@ -148,15 +178,15 @@ void IfLists(const Instruction&, Args args, Vector* out, size_t n) {
 
 template <typename T>
 void Coalesce(const Instruction& self, Args args, Vector* out, size_t n) {
-  auto& to = Values<T>(*out);
-  std::copy_n(args[0]->valid.begin(), n, out->valid.begin());
-  std::copy_n(Values<T>(*args[0]).begin(), n, to.begin());
+  T* const to = Values<T>(*out).data();
+  uint8_t* const valid = out->valid.data();
+  std::copy_n(args[0]->valid.begin(), n, valid);
+  std::copy_n(Values<T>(*args[0]).begin(), n, to);
   for (size_t arg = 1; arg < self.args.size(); ++arg) {
-    const auto& from = Values<T>(*args[arg]);
-    for (size_t i = 0; i < n; ++i) {
-      to[i] = out->valid[i] ? to[i] : from[i];
-      out->valid[i] |= args[arg]->valid[i];
-    }
+    const T* const from = Values<T>(*args[arg]).data();
+    const uint8_t* const known = args[arg]->valid.data();
+    for (size_t i = 0; i < n; ++i) to[i] = valid[i] ? to[i] : from[i];
+    for (size_t i = 0; i < n; ++i) valid[i] |= known[i];
   }
 }
 
@@ -179,10 +209,12 @@ void Missing(const Instruction&, Args args, Vector* out, size_t n) {
 
 template <typename T, typename Is>
 void Compare(const Instruction&, Args args, Vector* out, size_t n) {
-  const auto &a = Values<T>(*args[0]), &b = Values<T>(*args[1]);
+  const T *const a = Values<T>(*args[0]).data(), *const b = Values<T>(*args[1]).data();
+  const uint8_t *const va = args[0]->valid.data(), *const vb = args[1]->valid.data();
+  uint8_t *const to = out->bools.data(), *const valid = out->valid.data();
   const Is is{};
-  for (size_t i = 0; i < n; ++i) out->bools[i] = is(a[i], b[i]);
-  for (size_t i = 0; i < n; ++i) out->valid[i] = args[0]->valid[i] & args[1]->valid[i];
+  for (size_t i = 0; i < n; ++i) to[i] = is(a[i], b[i]);
+  for (size_t i = 0; i < n; ++i) valid[i] = va[i] & vb[i];
 }
 
 // Does not read the bytes of nulls.
@@ -222,7 +254,7 @@ void Scan(const Instruction&, Args args, Vector* out, size_t n) {
       const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), value);
       fits = error == std::errc() && last == text.data() + text.size();
     }
-    if constexpr (std::is_same_v<To, double>) fits = fits && std::fabs(value) <= kMost;
+    if constexpr (std::is_same_v<To, double>) fits = fits && std::fabs(value) <= kMostNumber;
     out->valid[i] = fits;
     Values<To>(*out)[i] = fits ? value : 0;
   }
@@ -235,15 +267,15 @@ const std::vector<Function> kNumberFunctions = {
     {"-", "nn", 'n', false, Fold<SubtractAll>, nullptr},
     {"*", "nn", 'n', false, Fold<MultiplyAll>, nullptr},
     {"/", "nn", 'n', false, Fold<DivideAll>, nullptr},
-    {"negative", "n", 'n', false, Map<NegativeOf>, nullptr},
-    {"abs", "n", 'n', false, Map<AbsOf>, nullptr},
-    {"log1p", "n", 'n', false, Map<Log1pOf>, nullptr},
-    {"sqrt", "n", 'n', false, Map<SqrtOf>, nullptr},
+    {"negative", "n", 'n', false, Map<NegativeAll>, nullptr},
+    {"abs", "n", 'n', false, Map<AbsAll>, nullptr},
+    {"log1p", "n", 'n', false, Map<Log1pAll>, nullptr},
+    {"sqrt", "n", 'n', false, Map<SqrtAll>, nullptr},
     {"min", "nn", 'n', true, Fold<LeastOf>, nullptr},
     {"max", "nn", 'n', true, Fold<MostOf>, nullptr},
     {"clip", "nnn", 'n', false, Clip, nullptr},
-    {"floor", "n", 'i', false, ToWhole<FloorOf>, nullptr},
-    {"round", "n", 'i', false, ToWhole<RoundOf>, nullptr},
+    {"floor", "n", 'i', false, ToWhole<FloorAll>, nullptr},
+    {"round", "n", 'i', false, ToWhole<RoundAll>, nullptr},
     {"and", "bb", 'b', false, Logic<false>, nullptr},
     {"or", "bb", 'b', false, Logic<true>, nullptr},
     {"not", "b", 'b', false, Not, nullptr},
@@ -266,6 +298,8 @@ Kernel CoalesceKernel(Type type) {
 }
 
 Kernel MissingKernel() { return Missing; }
+
+Kernel QuantileKernel() { return Quantile; }
 
 Kernel CompareKernel(const std::string& mark, Kind kind) {
   if (mark == "==") return CompareAs<std::equal_to>(kind);

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <unordered_set>
 
+#include "base/vector_clones.h"
 #include "feed/expr/kernels.h"
 #include "row/feasign.h"
 
@@ -217,30 +218,36 @@ void Match(const Instruction&, Args args, Vector* out, size_t n) {
   }
 }
 
-template <typename Of>
-void PartOfTime(Args args, Vector* out, size_t n, Of of) {
-  for (size_t i = 0; i < n; ++i) {
-    out->valid[i] = args[0]->valid[i];
-    out->ints[i] = out->valid[i] ? of(args[0]->ints[i]) : 0;
-  }
-}
-
-void Hour(const Instruction&, Args args, Vector* out, size_t n) {
-  PartOfTime(args, out, n,
-             [](int64_t t) { return (t - FloorDivide(t, kDay) * kDay) / (3600 * kSecond); });
-}
-void Weekday(const Instruction&, Args args, Vector* out, size_t n) {  // 1970-01-01: Thursday, 3
-  PartOfTime(args, out, n, [](int64_t t) {
-    const int64_t days = FloorDivide(t, kDay) + 3;
-    return days - FloorDivide(days, 7) * 7;
+// The value of a key; null if the table has no such key.
+void Lookup(const Instruction& self, Args args, Vector* out, size_t n) {
+  Part(args, out, n, [&self](std::string_view key) {
+    const auto found = self.table->find(key);
+    return found == self.table->end() ? std::string_view() : std::string_view(found->second);
   });
 }
-void Day(const Instruction&, Args args, Vector* out, size_t n) {
-  PartOfTime(args, out, n, [](int64_t t) { return DateOf(FloorDivide(t, kDay)).day; });
+
+constexpr auto kHourMicros = static_cast<uint64_t>(3600 * kSecond);
+
+// Hours since the first day of the calendar, 0001-01-01, a Monday. Any number for a null.
+inline uint64_t HoursOf(int64_t time) {
+  return (static_cast<uint64_t>(time) - static_cast<uint64_t>(kFirstTime)) / kHourMicros;
 }
-void Month(const Instruction&, Args args, Vector* out, size_t n) {
-  PartOfTime(args, out, n, [](int64_t t) { return DateOf(FloorDivide(t, kDay)).month; });
-}
+inline uint32_t DaysOf(int64_t time) { return static_cast<uint32_t>(HoursOf(time) / 24); }
+
+#define PBX_PART_OF_TIME(name, expression)                                       \
+  PBX_VECTOR_CLONES void name##Of(const int64_t* time, int64_t* out, size_t n) { \
+    for (size_t i = 0; i < n; ++i) out[i] = expression;                          \
+  }                                                                              \
+  void name(const Instruction&, Args args, Vector* out, size_t n) {              \
+    std::copy_n(args[0]->valid.begin(), n, out->valid.begin());                  \
+    name##Of(args[0]->ints.data(), out->ints.data(), n);                         \
+  }
+PBX_PART_OF_TIME(Hour, static_cast<uint32_t>(HoursOf(time[i])) % 24)
+PBX_PART_OF_TIME(Weekday, DaysOf(time[i]) % 7)
+PBX_PART_OF_TIME(Day, DateOf(DaysOf(time[i])).day)
+PBX_PART_OF_TIME(Month, DateOf(DaysOf(time[i])).month)
+#undef PBX_PART_OF_TIME
+
 void DaysBetween(const Instruction&, Args args, Vector* out, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     out->valid[i] = args[0]->valid[i] & args[1]->valid[i];
@@ -253,10 +260,11 @@ void DaysBetween(const Instruction&, Args args, Vector* out, size_t n) {
 void FromUnix(const Instruction& self, Args args, Vector* out, size_t n) {
   const Vector& in = *args[0];
   const auto first = static_cast<double>(kFirstTime), last = static_cast<double>(kLastTime);
+  LocalTimes local(*self.resolved);
   for (size_t i = 0; i < n; ++i) {
     const double micros = std::floor(in.floats[i] * static_cast<double>(kSecond));
     out->valid[i] = in.valid[i] && micros >= first && micros <= last;
-    out->ints[i] = out->valid[i] ? self.resolved->Local(static_cast<int64_t>(micros)) : 0;
+    out->ints[i] = out->valid[i] ? local.Of(static_cast<int64_t>(micros)) : 0;
   }
 }
 
@@ -343,6 +351,7 @@ const std::vector<Function> kTextFunctions = {
     {"intersection", "LL", 'L', false, Intersection<int64_t>, Intersection<View>},
     {"common", "LL", 'i', false, Common<int64_t>, Common<View>},
     {"match", "Lt", 't', false, nullptr, Match},
+    {"lookup", "st", 't', false, nullptr, Lookup},
     {"hour", "dz", 'i', false, Hour, nullptr},
     {"weekday", "dz", 'i', false, Weekday, nullptr},
     {"day", "dz", 'i', false, Day, nullptr},
@@ -373,7 +382,8 @@ const Function* FindFunction(const std::string& name) {
 }
 
 std::vector<std::string> FunctionNames() {
-  std::vector<std::string> names = {"if", "coalesce", "missing", "number", "int", "text", "list"};
+  std::vector<std::string> names = {"if",   "coalesce", "missing", "number", "int",
+                                    "text", "list",     "zscore",  "minmax", "quantile"};
   for (const auto* table : {&kNumberFunctions, &kTextFunctions}) {
     for (const Function& function : *table) {
       const std::string name = function.name;

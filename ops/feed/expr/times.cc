@@ -1,6 +1,7 @@
 #include "feed/expr/times.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace pbx::expr {
 namespace {
@@ -58,21 +59,15 @@ bool DaysOf(int year, int month, int day, int64_t* days) {
 
 }  // namespace
 
-Date DateOf(int64_t days) {
-  days += kFirstMarch;
-  const int64_t era = FloorDivide(days, kDaysOfEra);
-  const int day = static_cast<int>(days - era * kDaysOfEra);
-  const int year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
-  const int of_year = day - (365 * year + year / 4 - year / 100);
-  const int month = (5 * of_year + 2) / 153;
-  return {month < 10 ? month + 3 : month - 9, of_year - (153 * month + 2) / 5 + 1};
-}
+int64_t Zone::Local(int64_t instant) const { return LocalTimes(*this).Of(instant); }
 
-int64_t Zone::Local(int64_t instant) const {
-  const int64_t second = FloorDivide(instant, kSecond);
-  const auto after = std::upper_bound(starts.begin(), starts.end(), second);
+void LocalTimes::Find(int64_t instant) {
+  const std::vector<int64_t>& starts = zone_.starts;
+  const auto after = std::upper_bound(starts.begin(), starts.end(), FloorDivide(instant, kSecond));
   const auto at = after == starts.begin() ? 0 : after - starts.begin() - 1;
-  return instant + offsets[static_cast<size_t>(at)] * kSecond;
+  from_ = after == starts.begin() ? std::numeric_limits<int64_t>::min() : after[-1] * kSecond;
+  until_ = after == starts.end() ? std::numeric_limits<int64_t>::max() : *after * kSecond;
+  offset_ = zone_.offsets[static_cast<size_t>(at)] * kSecond;
 }
 
 Result<Zone> ZoneOf(const std::string& name, const Zones& known) {

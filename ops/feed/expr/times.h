@@ -24,6 +24,22 @@ struct Zone {
 };
 using Zones = std::map<std::string, Zone>;
 
+// Zone::Local for many instants, which are often close to each other.
+class LocalTimes {
+ public:
+  explicit LocalTimes(const Zone& zone) : zone_(zone) {}
+  int64_t Of(int64_t instant) {
+    if (instant < from_ || instant >= until_) Find(instant);
+    return instant + offset_;
+  }
+
+ private:
+  void Find(int64_t instant);
+
+  const Zone& zone_;
+  int64_t from_ = 0, until_ = 0, offset_ = 0;  // offset_ applies in [from_, until_)
+};
+
 // "UTC", "Z", "+08:00", "-0330", or a name of `known`. NotFound for others.
 Result<Zone> ZoneOf(const std::string& name, const Zones& known);
 
@@ -37,10 +53,18 @@ constexpr int64_t kFirstTime = -719162 * kDay;
 constexpr int64_t kLastTime = 2932897 * kDay - 1;
 
 struct Date {
-  int month;
-  int day;
+  uint32_t month;
+  uint32_t day;
 };
-Date DateOf(int64_t days);  // since 1970-01-01
+
+// days: since 0001-01-01. It counts years from March, in eras of 400 years.
+inline Date DateOf(uint32_t days) {
+  const uint32_t of_era = (days + 306) % 146097;
+  const uint32_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+  const uint32_t of_year = of_era - (365 * year + year / 4 - year / 100);
+  const uint32_t month = (5 * of_year + 2) / 153;
+  return {month < 10 ? month + 3 : month - 9, of_year - (153 * month + 2) / 5 + 1};
+}
 
 // Rounded towards minus infinity. REQUIRES: by > 0.
 inline int64_t FloorDivide(int64_t value, int64_t by) {

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "feed/expr/kernels.h"
+#include "feed/expr/syntax.h"
 #include "feed/expr/vector.h"
 
 namespace pbx::expr {
@@ -40,5 +43,20 @@ inline Type Join(Type a, Type b, bool* fits) {
   *fits = *fits && number(a) && number(b) && !a.list;
   return Of(Kind::kFloat);
 }
+
+// The type that a node has whatever it is used for; kUnknown for a column or null, or a list of
+// them.
+Type TypeOf(const Node& node);
+// The type of the items of the lists that a function reads; kUnknown if nothing says it.
+Kind KindOfItems(const Function& function, const Node& node);
+char CodeOfArgument(const Function& function, size_t arg);  // as in Function::args
+
+// A part of which the values of a node may be, and which is computed; null if there is none. A
+// computed integer may be 0, which is no feasign.
+const Node* ComputedPart(const Node& node);
+
+bool IsNormalizer(const std::string& name);
+// What is wrong with the constants of a normalizer; empty if nothing is.
+std::string WrongConstants(const std::string& name, const std::vector<double>& constants);
 
 }  // namespace pbx::expr

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,8 @@
 namespace pbx::expr {
 
 constexpr size_t kRows = 1024;  // of a block, at most: its values fit into the cache
+
+constexpr double kMostNumber = std::numeric_limits<double>::max();
 
 enum class Kind : uint8_t {
   kUnknown,  // of a column or a null whose use does not say its type

@@ -219,16 +219,16 @@ std::vector<std::string> FeedSchema::ColumnNames() const {
   return names;
 }
 
-Status FeedSchema::Compile(const expr::Zones& zones) {
+Status FeedSchema::Compile(const expr::Zones& zones, const expr::Tables& tables) {
   std::vector<expr::Source> sources;
   for (SlotSpec& slot : slots) {
     if (slot.expr.empty()) continue;
     slot.output = static_cast<int>(sources.size());
     const bool dense = slot.kind == SlotKind::kDense;
-    sources.push_back({slot.name, slot.expr, dense, slot.transform.hash});
+    sources.push_back({slot.name, slot.expr, dense, slot.transform.hash, slot.constants});
   }
   if (sources.empty()) return Status::Ok();
-  Result<expr::Program> compiled = expr::Compile(sources, zones);
+  Result<expr::Program> compiled = expr::Compile(sources, zones, tables);
   PBX_RETURN_IF_ERROR(compiled.status());
   program = std::make_shared<const expr::Program>(std::move(compiled.value()));
   return Status::Ok();

@@ -81,7 +81,8 @@ struct SlotSpec {
   // kDense of dim 1, kSparse: computed from columns of the line, see docs/expressions.md. kCsv and
   // kColumns only. Empty: read from the slot's own column.
   std::string expr = {};
-  int output = -1;  // of FeedSchema::program; set by Compile
+  std::vector<double> constants = {};  // of zscore, minmax or quantile, see expr::Source
+  int output = -1;                     // of FeedSchema::program; set by Compile
   // kDense: the values are needed as they were read, too. Set by WithoutMade.
   bool exact = false;
 
@@ -119,9 +120,9 @@ struct FeedSchema {
   // Computes the slots with `expr`; null if there are none. Set by Compile.
   std::shared_ptr<const expr::Program> program = {};
 
-  // Compiles the expressions. InvalidArgument names the slot and the place of the mistake. zones:
-  // those that expressions may name.
-  Status Compile(const expr::Zones& zones);
+  // Compiles the expressions. InvalidArgument names the slot and the place of the mistake. zones,
+  // tables: those that expressions may name.
+  Status Compile(const expr::Zones& zones, const expr::Tables& tables = {});
 
   uint32_t KeySlot(size_t sparse) const {
     return key_slots.empty() ? static_cast<uint32_t>(sparse) : key_slots[sparse];

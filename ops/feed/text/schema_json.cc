@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -81,7 +82,21 @@ void AddZones(const Json& zones, JsonReader* reader, expr::Zones* to) {
   }
 }
 
-SlotSpec SlotOf(const Json& fields, JsonReader* reader, expr::Zones* zones) {
+void AddTables(const Json& tables, JsonReader* reader, expr::Tables* to) {
+  for (size_t i = 0; i < tables.items.size(); ++i) {
+    const Json& rows = tables.items[i];
+    expr::Table table;
+    for (size_t row = 0; row < rows.items.size(); ++row) {
+      if (rows.items[row].kind != Json::Kind::kText) {
+        return reader->Fail("tables", "texts by key, by name");
+      }
+      table[rows.names[row]] = rows.items[row].text;
+    }
+    (*to)[tables.names[i]] = std::make_shared<const expr::Table>(std::move(table));
+  }
+}
+
+SlotSpec SlotOf(const Json& fields, JsonReader* reader, expr::Zones* zones, expr::Tables* tables) {
   SlotSpec slot;
   slot.name = reader->Text(fields, "name");
   const std::string& type = reader->Text(fields, "type");
@@ -103,6 +118,14 @@ SlotSpec SlotOf(const Json& fields, JsonReader* reader, expr::Zones* zones) {
   if (fields.Find("expr") != nullptr) {
     slot.expr = reader->Text(fields, "expr");
     AddZones(reader->Object(fields, "zones"), reader, zones);
+    if (fields.Find("tables") != nullptr) {
+      AddTables(reader->Object(fields, "tables"), reader, tables);
+    }
+    if (fields.Find("constants") != nullptr) {
+      for (const Json& one : reader->List(fields, "constants")) {
+        slot.constants.push_back(reader->AsNumber(one, "constants"));
+      }
+    }
   }
   return slot;
 }
@@ -146,12 +169,13 @@ Result<Format> FormatOf(const std::string& name) {
 
 Status SetSlots(const Json& slots, FeedSchema* schema) {
   expr::Zones zones;
+  expr::Tables tables;
   std::map<std::string, uint32_t> places;
   std::vector<std::optional<std::string>> shares;
   for (const Json& fields : slots.items) {
     const Json* const name = fields.Find("name");
     JsonReader reader("slot '" + (name != nullptr ? name->text : "") + "'");
-    SlotSpec slot = SlotOf(fields, &reader, &zones);
+    SlotSpec slot = SlotOf(fields, &reader, &zones, &tables);
     if (slot.kind == SlotKind::kSparse) {
       places[slot.name] = static_cast<uint32_t>(shares.size());
       const bool has = fields.Find("shares") != nullptr;
@@ -161,7 +185,7 @@ Status SetSlots(const Json& slots, FeedSchema* schema) {
     schema->slots.push_back(std::move(slot));
   }
   if (schema->per_slot_keys) PBX_RETURN_IF_ERROR(SetKeySlots(shares, places, schema));
-  PBX_RETURN_IF_ERROR(schema->Compile(zones));
+  PBX_RETURN_IF_ERROR(schema->Compile(zones, tables));
   return schema->Check();
 }
 

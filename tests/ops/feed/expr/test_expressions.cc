@@ -1,4 +1,5 @@
 // Expressions over the columns of CSV lines.
+#include <memory>
 #include <random>
 
 #include "feed/feed_util.h"
@@ -272,6 +273,98 @@ TEST(blocks_of_lines_do_not_matter) {
   }
   CHECK(SameBytes(whole.dense, joined.dense));
   CHECK(SameBytes(whole.feasigns, joined.feasigns));
+}
+
+// Rows with few texts, whose values are computed once for each text, and rows with many.
+TEST(a_block_of_rows_has_the_values_of_its_rows) {
+  FeedSchema schema = SchemaOf(DenseExpr("length(split(s, '-')) + number(prefix(s, 1))"));
+  for (const char* expr :
+       {"lower(s)", "concat(s, '.', t, '!')", "if(s == 'A-1', t, s)", "split(s, '-')",
+        "if(a > 2, upper(s), t)", "concat(upper('x'), prefix(t, 3))", "coalesce(s, t, m)",
+        "intersection(l, split(s, '-'))", "missing(s)", "concat(s, t, m)", "'const'"}) {
+    schema.slots.push_back(SparseExpr(expr));
+    schema.slots.back().name = expr;
+  }
+  CHECK_OK(schema.Compile(kZones));
+  const std::string same = "0123456789-abcdefghij";  // texts that differ in the middle only
+  std::mt19937 random(11);
+  for (const unsigned texts : {1u, 5u, 20u, 5000u}) {
+    std::string text;
+    for (int row = 0; row < 2500; ++row) {
+      const auto one = random() % texts, other = random() % 3;
+      const std::string s = one % 5 == 0   ? ""
+                            : one % 5 == 1 ? "A-" + std::to_string(one)
+                                           : same + std::to_string(1000 + one) + same;
+      text += "1," + std::to_string(row % 5) + ",," + s + "," + (other == 0 ? "" : "t-") +
+              std::to_string(other) + ",A|7," + std::to_string(one % 3) + "\n";
+    }
+    const ParsedChunk whole = Parse(schema, text);
+    CHECK_EQ(whole.instances, 2500u);
+    ParsedChunk joined;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin) + 1;
+      const ParsedChunk part = ParseBlock(schema, text.substr(begin, end - begin));
+      joined.dense.insert(joined.dense.end(), part.dense.begin(), part.dense.end());
+      joined.lengths.insert(joined.lengths.end(), part.lengths.begin(), part.lengths.end());
+      joined.AddFeasigns(part, 0, part.feasigns.size());
+      begin = end;
+    }
+    CHECK(SameBytes(whole.dense, joined.dense));
+    CHECK(SameBytes(whole.lengths, joined.lengths));
+    CHECK(SameBytes(whole.feasigns, joined.feasigns));
+  }
+}
+
+TEST(a_lookup_is_the_value_of_a_key_in_a_table) {
+  const expr::Tables tables = {{"region", std::make_shared<const expr::Table>(expr::Table{
+                                              {"Ab c", "EU"}, {"7", "12"}, {"none", ""}})}};
+  const auto value = [&](SlotSpec slot, const std::string& line) {
+    FeedSchema schema = Schema(Format::kCsv, {Label("click"), std::move(slot)});
+    schema.csv_columns = {"click", "a", "s"};
+    CHECK_OK(schema.Compile({}, tables));
+    return Parse(schema, line);
+  };
+  CHECK_EQ(Text(value(SparseExpr("lookup('region', s)"), "1,2,Ab c\n").feasigns), Hashed({"EU"}));
+  CHECK_EQ(value(SparseExpr("lookup('region', s)"), "1,2,other\n0,,\n1,2,none\n").feasigns.size(),
+           0u);
+  CHECK_EQ(value(DenseExpr("number(lookup('region', int(a))) / 2"), "1,7,\n").dense[0], 6.0f);
+  CheckError("lookup('city', s)", "expected a table of slots.yaml, found 'city': there are none");
+  CheckError("lookup(s, 'region')", "lookup: expected a text in quotes");
+}
+
+TEST(a_normalizer_has_its_constants) {
+  const auto value = [](const char* expr, std::vector<double> constants, const std::string& line) {
+    SlotSpec slot = DenseExpr(expr);
+    slot.constants = std::move(constants);
+    return Parse(SchemaOf(slot), line).dense[0];
+  };
+  CHECK_EQ(value("zscore(a * 2)", {3, 4}, kLine), 0.5f);
+  CHECK_EQ(value("zscore(a)", {3, 4}, kEmpty), kNull);
+  CHECK_EQ(value("minmax(a)", {2, 4}, kLine), 0.25f);
+  CHECK_EQ(value("minmax(a)", {3, 4}, kLine), 0.0f);
+  CHECK_EQ(value("minmax(a)", {0, 1}, kLine), 1.0f);
+  const std::vector<double> pairs = {0, 0.125, 2, 0.5, 4, 0.75, 9, 1};
+  CHECK_EQ(value("quantile(a)", pairs, kLine), 0.5625f);
+  CHECK_EQ(value("quantile(b)", pairs, kLine), 0.125f);
+  CHECK_EQ(value("quantile(a * 2)", pairs, kLine), 0.8f);
+  CHECK_EQ(value("quantile(a * 9)", pairs, kLine), 1.0f);
+  CHECK_EQ(value("quantile(a + 1.5)", pairs, kLine), 0.75f);
+  CHECK_EQ(value("quantile(a)", {7, 0.5}, kLine), 0.5f);
+  CHECK_EQ(value("quantile(a)", pairs, kEmpty), kNull);
+  const auto error = [](const char* expr, std::vector<double> constants, const char* part) {
+    SlotSpec slot = DenseExpr(expr);
+    slot.constants = std::move(constants);
+    CHECK(ErrorOf(slot).find(part) != std::string::npos);
+  };
+  error("zscore(a)", {}, "zscore: it has no constants: a run takes them from its first rows");
+  error("zscore(a)", {1, 0}, "expected constants [mean, deviation above 0]");
+  error("minmax(a)", {1, 1}, "expected constants [low, high above low]");
+  error("quantile(a)", {1, 0, 1, 1}, "both ascending");
+  error("quantile(a)", {1, 0, 2}, "both ascending");
+  error("1 + zscore(a)", {1, 1},
+        "column 5 of expr: 1 + zscore(a): zscore: expected it as the whole");
+  error("zscore(a, 1)", {1, 1}, "zscore: expected 1 arguments, found 2");
+  CheckError("zscore(a)", "expected it as the whole expr of a dense slot", false);
 }
 
 TEST(any_text_is_compiled_or_refused) {
