@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+_TOKEN = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\w+|[^\w\s]")
+_WITH_ZONE = frozenset(("hour", "day", "month", "weekday", "days_between"))
 _FIRST, _LAST = datetime(1950, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
 _STEP = timedelta(days=7)  # no zone changes its offset and back in less
 
@@ -15,10 +16,22 @@ Offsets = tuple[list[int], list[int]]  # seconds since 1970 at which each offset
 
 
 def zones_of(expression: str) -> dict[str, Offsets]:
-    """The zones that an expression may name: its quoted texts that are names of zones."""
-    texts = {one or other for one, other in _QUOTED.findall(expression)}
-    found = {name: _offsets(name) for name in sorted(texts) if "/" in name}
+    """The zones that an expression names, except for UTC and offsets."""
+    found = {name: _offsets(name) for name in sorted(_named(expression)) if "/" in name}
     return {name: offsets for name, offsets in found.items() if offsets is not None}
+
+
+def _named(expression: str) -> set[str]:
+    """The quoted texts that are the last argument of a function that takes a zone."""
+    names, calls = set[str](), list[str]()
+    before = ""
+    for token in _TOKEN.findall(expression):
+        if token == "(":
+            calls.append(before)
+        elif token == ")" and calls and calls.pop() in _WITH_ZONE and before[:1] in ("'", '"'):
+            names.add(before[1:-1])
+        before = token
+    return names
 
 
 @cache

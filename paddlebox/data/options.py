@@ -18,6 +18,7 @@ from paddlebox.config.check import nearest
 from paddlebox.config.data import MAX_LINE_BYTES, HoldoutConfig, ShareBy
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.slots import Csv
+from paddlebox.config.zones import zones_of
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.holdout import Rows, Side
@@ -336,6 +337,7 @@ class LoadOptions:
         return {
             "format": self.data.format,
             "slots": self.slots.model_dump(mode="json", exclude={"slots": {"__all__": unused}}),
+            "zones": [zones for slot in self.slots.slots if (zones := zones_of(slot.expr or ""))],
             "key_space": self.data.key_space,
             "max_line_bytes": self.max_line_bytes,
             "exact": self.exact,

@@ -304,6 +304,8 @@ def test_a_zone_is_found_between_quotes_and_has_all_its_changes() -> None:
     assert offsets[-1] == 8 * 3600
     assert 9 * 3600 in offsets
     assert len(starts) == len(offsets)
+    quoted = f"concat(city, '{SHANGHAI}', hour(`a)`, \"{NEW_YORK}\"), lower('x('))"
+    assert [*zones_of(quoted)] == [NEW_YORK]
 
 
 def test_a_mistake_is_a_config_error_with_its_place() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import DataConfig, Format, KeySpace, Slots
+from paddlebox.config import DataConfig, Format, KeySpace, Slots, zones
 from paddlebox.config.data import HoursConfig
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
@@ -198,8 +198,16 @@ class TestOldOrForeign:
         parsing = set(load_options(Format.MULTISLOT, SLOTS, 1).parsing())
         options = {*DataConfig.model_fields} - {*HoursConfig.model_fields}
         options |= {field.name for field in fields(LoadOptions)}
-        assert parsing - options == {"chunk_bytes"}
+        assert parsing - options == {"chunk_bytes", "zones"}
         assert options - parsing == {*UNCACHED.split(), *NOT_PARSING.split()}
+
+    def test_other_tables_of_zones_are_of_parsing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        slots = make_slots(click="label", h={"hash": True, "expr": "hour(t, 'Europe/Berlin')"})
+        of = []
+        for offset in (3600, 7200):
+            monkeypatch.setattr(zones, "_offsets", lambda _, offset=offset: ([0], [offset]))
+            of.append(load_options(Format.CSV, slots, 1).parsing())
+        assert of[0] != of[1]
 
     def test_what_only_training_reads_of_a_slot_is_not_of_parsing(self) -> None:
         *others, last = SLOTS.slots
