@@ -19,9 +19,10 @@ import pyarrow.csv as pa_csv
 from paddlebox._native import core
 from paddlebox.api.process import working
 from paddlebox.api.tables import chosen
-from paddlebox.config import Config, Format, Slots, SlotType
+from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.data.columnar import leaf_of, read_batches, with_leaf
+from paddlebox.data.expressions import expression_columns
 from paddlebox.data.given_files import csv_chunks, format_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import DataError
@@ -149,8 +150,9 @@ class _Model:
         from paddlebox.api.rows import written
         from paddlebox.training.retrieval import tower_vectors
 
-        filled = chosen(data, name, self._columns(), self._empty(tower))
-        with written(filled, name, self.config, self.slots, labelled=False) as rows:
+        slots = self._slots_of(tower)
+        filled = chosen(data, name, _columns(slots), self._empty(tower))
+        with written(filled, name, self.config, slots, labelled=False) as rows:
             own = rows.config.having({"data.max_bad_line_ratio": 0.0})
             found = tower_vectors(own, rows.slots, self.table, self.runner, [rows.path])
         if len(found.numbers) != rows.count:
@@ -160,11 +162,17 @@ class _Model:
             )
         return found
 
-    def _columns(self) -> list[str]:
-        """The columns of the features."""
-        kinds = (SlotType.SPARSE, SlotType.DENSE)
-        read = [slot for slot in self.slots.slots if slot.type in kinds and slot.read]
-        return [slot.column or slot.name for slot in read]
+    def _slots_of(self, tower: str) -> Slots:
+        """The slots; expressions that the tower does not read are null and read no columns."""
+        own = getattr(self.config.model, tower)
+
+        def without(slot: Slot) -> Slot:
+            if slot.expr is None or slot.name in own:
+                return slot
+            default = 0.0 if slot.type is SlotType.DENSE else None
+            return slot.having({"expr": "null", "constants": None, "default": default})
+
+        return self.slots.having({"slots": tuple(map(without, self.slots.slots))})
 
     def _empty(self, tower: str) -> dict[str, Any]:
         """For each column that the tower does not read, a cell without values."""
@@ -240,9 +248,10 @@ class _Model:
         """Cells of CSV are strings, if the run reads text."""
         data_format = format_of(path)
         if data_format is not Format.CSV:
-            yield from read_batches(path, data_format, self._columns())
+            yield from read_batches(path, data_format, _columns(self.slots))
             return
         texts = {slot.column or slot.name for slot in self.slots.sparse if slot.hash}
+        texts |= {name for name, use, _ in expression_columns(self.slots) if use == "text"}
         columnar = self.config.data.format.is_columnar or bool(self.config.data.parser)
         parse = pa_csv.ParseOptions(delimiter=self.slots.csv.delimiter)
         for names, text in csv_chunks(path, self.slots):
@@ -268,6 +277,14 @@ class _Model:
                 f"{path}: slot {name!r}: expected one of {kind} in each line, found "
                 f"{column.type}: {error}"
             ) from None
+
+
+def _columns(slots: Slots) -> list[str]:
+    """The columns of the features."""
+    kinds = (SlotType.SPARSE, SlotType.DENSE)
+    read = [slot for slot in slots.slots if slot.type in kinds and slot.read]
+    computed = [name for name, _, _ in expression_columns(slots)]
+    return list(dict.fromkeys([*(slot.column or slot.name for slot in read), *computed]))
 
 
 def _unsigned(column: pa.Array) -> pa.Array:
