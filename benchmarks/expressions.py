@@ -1,6 +1,9 @@
 """Time of 30 slots with expressions on one core, against the same columns in pandas and pyarrow.
 
-The feeder also hashes texts and makes instances of the columns; the others only compute columns.
+The goals compare the whole time of the feeder, which also hashes texts and makes instances, with
+the others' time for columns alone. `to_instances` is the time until both have instances: the
+columns of the others are parsed by the feeder. `from_csv` begins with text, which the others parse
+with pyarrow.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import report
 
 from paddlebox._native import core
@@ -173,47 +177,115 @@ def sparse() -> list[tuple[str, Pandas, Arrow]]:
     ]
 
 
-def schema_of() -> Any:
+def schema_of(data_format: str, *, computed: bool) -> Any:
+    """computed: whether the feeder computes the columns; otherwise it reads them."""
     slots: list[dict[str, Any]] = [{"name": "click", "type": "label"}]
     for number, (text, *_) in enumerate(dense()):
-        slots.append({"name": f"d{number}", "type": "dense", "default": 0, "expr": text})
+        expr = {"expr": text} if computed else {}
+        slots.append({"name": f"d{number}", "type": "dense", "default": 0, **expr})
     for number, (text, *_) in enumerate(sparse()):
-        slots.append({"name": f"s{number}", "type": "sparse", "hash": True, "expr": text})
+        expr = {"expr": text} if computed else {}
+        slots.append({"name": f"s{number}", "type": "sparse", "hash": True, **expr})
     fields = Slots.model_validate({"slots": slots}, strict=False).fields()
-    return core.FeedSchema("parquet", fields, True, 1 << 20)
+    return core.FeedSchema(data_format, fields, True, 1 << 20)
+
+
+def instances_of(schema: Any, click: Any, columns: list[Any]) -> None:
+    """Parses computed columns, the dense ones first."""
+    names = ["click", *(f"d{i}" for i in range(len(dense())))]
+    names += [f"s{i}" for i in range(len(sparse()))]
+    arrays = [click, *(pa.array(column, from_pandas=True) for column in columns)]
+    for at in range(1 + len(dense()), len(arrays)):
+        if pa.types.is_floating(arrays[at].type):
+            arrays[at] = arrays[at].cast(pa.int64())
+    check(core.parse_columns(schema, [pa.RecordBatch.from_arrays(arrays, names)]), len(click))
+
+
+def check(chunk: Any, rows: int) -> None:
+    if chunk.instances != rows:
+        raise RuntimeError(f"{chunk.instances} of {rows} rows: {chunk.first_bad}")
+
+
+Turns = dict[str, Callable[[], Any]]
+
+
+def subjects_of(batch: Any) -> dict[str, Turns]:
+    frame, rows, click = batch.to_pandas(), batch.num_rows, batch.column("click")
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    computes, reads = (schema_of("parquet", computed=own) for own in (True, False))
+    made = [*dense(), *sparse()]
+
+    def in_pandas(frame: Any) -> list[Any]:
+        return [of(frame) for _, of, _ in made]
+
+    def in_arrow(columns: Any) -> list[Any]:
+        return [of(columns) for _, _, of in made]
+
+    def ours() -> None:
+        check(core.parse_columns(computes, [batch]), rows)
+
+    sink = pa.BufferOutputStream()
+    pa_csv.write_csv(batch, sink)
+    text = sink.getvalue()
+    header, _, lines = text.to_pybytes().partition(b"\n")
+    of_csv = schema_of("csv", computed=True).with_csv_header(header)
+
+    options = (
+        pa_csv.ReadOptions(use_threads=False),
+        pa_csv.ParseOptions(),
+        pa_csv.ConvertOptions(column_types=batch.schema),
+    )
+
+    def table() -> Any:
+        return pa_csv.read_csv(pa.BufferReader(text), *options).combine_chunks()
+
+    return {
+        "columns": {
+            "paddlebox": ours,
+            "pandas": lambda: in_pandas(frame),
+            "pyarrow": lambda: in_arrow(columns),
+        },
+        "to_instances": {
+            "paddlebox": ours,
+            "pandas": lambda: instances_of(reads, click, in_pandas(frame)),
+            "pyarrow": lambda: instances_of(reads, click, in_arrow(columns)),
+        },
+        "from_csv": {
+            "paddlebox": lambda: check(core.parse_chunk(of_csv, lines), rows),
+            "pandas": lambda: in_pandas(table().to_pandas()),
+            "pyarrow": lambda: in_arrow(table().to_batches()[0]),
+        },
+    }
 
 
 def measure(given: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal]]:
-    batch = batch_of(given.rows, given.seed)
-    frame, schema = batch.to_pandas(), schema_of()
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    made = [*dense(), *sparse()]
-
-    def ours() -> None:
-        chunk = core.parse_columns(schema, [batch])
-        if chunk.instances != given.rows:
-            raise RuntimeError(f"{chunk.instances} of {given.rows} rows: {chunk.first_bad}")
-
-    subjects: dict[str, Callable[[], Any]] = {
-        "paddlebox": ours,
-        "pandas": lambda: [of(frame) for _, of, _ in made],
-        "pyarrow": lambda: [of(columns) for _, _, of in made],
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in subjects}
+    parts = subjects_of(batch_of(given.rows, given.seed))
+    seconds = {part: {name: list[float]() for name in turns} for part, turns in parts.items()}
     for _ in range(given.repeats):
-        for name, run in subjects.items():
-            started = time.process_time()
-            run()
-            seconds[name].append(time.process_time() - started)
+        for part, turns in parts.items():
+            for name, run in turns.items():
+                started = time.process_time()
+                run()
+                seconds[part][name].append(time.process_time() - started)
+    peers = ("pandas", "pyarrow")
+
+    def times(part: str, peer: str) -> list[float]:
+        return report.ratios(seconds[part][peer], seconds[part]["paddlebox"])
+
     figures = {
-        "slots": len(made),
+        "slots": len(dense()) + len(sparse()),
         "rows": given.rows,
-        "cpu_seconds": {name: report.spread(times) for name, times in seconds.items()},
+        "cpu_seconds": {
+            part: {name: report.spread(own) for name, own in turns.items()}
+            for part, turns in seconds.items()
+        },
+        "times": {
+            part: {peer: report.spread(times(part, peer)) for peer in peers}
+            for part in ("to_instances", "from_csv")
+        },
     }
-    goals = [
-        report.at_least(f"times {peer}", report.ratios(seconds[peer], seconds["paddlebox"]), bound)
-        for peer, bound in (("pandas", PANDAS_TIMES), ("pyarrow", PYARROW_TIMES))
-    ]
+    bounds = zip(peers, (PANDAS_TIMES, PYARROW_TIMES), strict=True)
+    goals = [report.at_least(f"times {p}", times("columns", p), bound) for p, bound in bounds]
     return figures, goals
 
 
