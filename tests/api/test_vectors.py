@@ -40,13 +40,15 @@ SLOTS: dict[str, Any] = {
     "item": "sparse",
     "kind": {"hash": True},
     "price": "dense",
+    "dear": {"type": "dense", "expr": "price > 1"},
+    "stage": {"hash": True, "expr": "if(age < 3, 'young', prefix(user, 2))"},
 }
 MODEL = {
     "type": "dssm",
     "hidden": [8],
     "output_dim": DIM,
-    "user": ["user", "age"],
-    "item": ["item", "kind", "price"],
+    "user": ["user", "age", "stage"],
+    "item": ["item", "kind", "price", "dear"],
     "loss": "sampled_softmax",
 }
 

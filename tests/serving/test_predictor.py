@@ -42,7 +42,7 @@ def evaluation(run_dir: Path, test_file: Path, in_new_process: Callable[..., Any
     code = """
 import json, sys
 from pathlib import Path
-from paddlebox.config import Config, load_slots
+from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
 from paddlebox.launch import cpu
 config = validate(Config, json.loads(Path(sys.argv[1], "config.json").read_text()), "config")
@@ -50,7 +50,7 @@ cpu.apply(config.trainer.program, config.trainer.dense_threads)
 from paddlebox.training import opening
 from paddlebox.training.metrics import sigmoid
 from paddlebox.training.runner import build_runner
-slots = load_slots(config.data.slots)
+slots = validate(Slots, json.loads(Path(sys.argv[1], "slots.json").read_text()), "slots")
 with opening.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())

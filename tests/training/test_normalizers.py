@@ -107,7 +107,9 @@ def test_a_resumed_run_and_a_server_have_the_constants_of_the_first_start(tmp_pa
     assert done.returncode == 0, done.stderr
     import pyarrow.parquet as pq
 
-    with Predictor(tmp_path / "run") as predictor:
+    done = tool("export", tmp_path / "run", "--out", tmp_path / "m.export")
+    assert done.returncode == 0, done.stderr
+    with Predictor(tmp_path / "m.export") as predictor:
         lines = [line.split(",") for line in (tmp_path / "0.csv").read_text().splitlines()[1:]]
         served = predictor.predict([{"user": u, "price": float(p)} for _, u, p in lines])
     evaluated = np.asarray(pq.read_table(dump)["prediction"])[:300]
