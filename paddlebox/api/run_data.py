@@ -81,7 +81,7 @@ class RunData:
         from paddlebox.training.resume import move_aside
         from paddlebox.training.run_dir import make_run_dir
 
-        options = load_options(self.config, self.slots)
+        options = load_options(self.config, self.slots.without_normalizers())
         schema, time = options.schema(), options.time
         rule = self.config.data.holdout
         held_out_by = [rule.named] if rule is not None and rule.named else []

@@ -431,6 +431,17 @@ class Slots(Section):
             for slot in self.slots
         ]
 
+    def without_normalizers(self) -> Slots:
+        """The slots with the arguments of zscore, minmax and quantile in place of them: they read
+        the same columns, and need no constants."""
+
+        def plain(slot: Slot) -> Slot:
+            if slot.normalizer is None:
+                return slot
+            return slot.having({"expr": slot.normalizer[1], "constants": None})
+
+        return self.having({"slots": tuple(map(plain, self.slots))})
+
     def of_serving(self) -> Slots:
         """The slots for serving: without the labels after the first and the slots `beside`."""
         left_out = (*self.labels[1:], *self.beside)

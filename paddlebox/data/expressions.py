@@ -12,12 +12,8 @@ from paddlebox.config.data import MAX_LINE_BYTES
 def expression_columns(slots: Slots) -> list[tuple[str, str, bool]]:
     """(column, use, whether as a list) of each column that an expression reads. A use is number,
     id, text or stamp."""
-    computed = [
-        # What a normalizer reads does not depend on its constants, which a run may still choose.
-        slot.having({"expr": slot.normalizer[1], "constants": None}) if slot.normalizer else slot
-        for slot in slots.slots
-        if slot.expr is not None
-    ]
+    # What a normalizer reads does not depend on its constants, which a run may still choose.
+    computed = [slot for slot in slots.without_normalizers().slots if slot.expr is not None]
     if not computed:
         return []
     shared = [{**slot.fields(slots.lookups), "shares": None} for slot in computed]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from paddlebox.config import Slots
@@ -77,6 +78,25 @@ def test_constants_that_a_slot_names_are_kept(tmp_path: Path) -> None:
 def test_constants_need_a_normalizer() -> None:
     with pytest.raises(ValueError, match="expected an expr that is zscore, minmax or quantile"):
         make_slots(click="label", x={"type": "dense", "expr": "price", "constants": [1, 2]})
+
+
+@pytest.mark.slow
+def test_a_data_frame_is_trained_and_predicted(tmp_path: Path) -> None:
+    import paddlebox
+
+    rng = np.random.default_rng(1)
+    data = pd.DataFrame({"click": rng.integers(2, size=300), "price": rng.random(300)})
+    slots = [
+        {"name": "click", "type": "label"},
+        {"name": "z", "type": "dense", "expr": "zscore(price)"},
+        {"name": "side", "type": "sparse", "hash": True, "expr": "lookup('t', price > 0.5)"},
+    ]
+    own = {"slots": slots, "lookups": {"t": {"true": "much"}}}
+    config = {"name": "frame", "model": {"type": "dnn", "hidden": [4]}}
+    run = paddlebox.train(config, tmp_path / "run", data=data, slots=own)
+    assert run.summary["samples"] >= 300
+    constants = of_newest(tmp_path / "run")[1].slots[1].constants
+    assert constants == pytest.approx([data["price"].mean(), data["price"].std(ddof=0)])
 
 
 @pytest.mark.slow

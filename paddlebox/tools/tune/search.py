@@ -383,7 +383,8 @@ def _values_of_all_rows(config: Config) -> list[str]:
     from paddlebox.training.plan import plan_passes
     from paddlebox.training.settle import chosen
 
-    settled = chosen(config, load_slots(config.data.slots), plan_passes(config))
+    slots = load_slots(config.data.slots).without_normalizers()
+    settled = chosen(config, slots, plan_passes(config))
     return [
         f"data.batch_size={settled.data.batch_size}",
         f"trainer.epochs={settled.trainer.epochs}",
