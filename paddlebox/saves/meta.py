@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,13 @@ def _check(fields: Mapping[str, Any]) -> None:
         checked.number(of["deleted"], f"deleted rows of {name}")
         checked.number(of["crc32c"], f"crc32c of {name}", 2**32 - 1)
     checked.number(layout.get("embedx_dim"), "layout.embedx_dim")
+    event_time(fields)
+
+
+def event_time(meta: Mapping[str, Any]) -> float:
+    """Unix time of the newest event that a save has learnt from; of data without times of events,
+    when the save was made."""
+    return float(meta.get("event_time") or datetime.fromisoformat(meta["created_at"]).timestamp())
 
 
 def check_name(name: object) -> None:

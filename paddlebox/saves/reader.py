@@ -147,11 +147,12 @@ def open_save(path: AnyPath) -> Save:
     return Save(Path(os.path.abspath(as_path(path, "path"))))
 
 
-def chain_of(save: Save | AnyPath) -> list[Save]:
-    """The saves that form the model of this save: its base first, this save last. Raises:
-    StoreError if one is missing, or was replaced by another save; CorruptionError."""
+def chain_of(save: Save | AnyPath, after: Mapping[str, Any] | None = None) -> list[Save]:
+    """The saves that form the model of this save: its base first, this save last. after: the {name,
+    crc32c} of a save; if the chain has it, only the saves after it. Raises: StoreError if one is
+    missing, or was replaced by another save; CorruptionError."""
     chain = [save if isinstance(save, Save) else open_save(save)]
-    while chain[0].meta["kind"] not in (BASE, BATCH):
+    while chain[0].meta["kind"] not in (BASE, BATCH) and chain[0].meta["parent"] != after:
         child = chain[0]
         parent = open_save(child.out / child.meta["parent"]["name"])
         expected, found = child.meta["parent"]["crc32c"], parent.meta["crc32c"]
@@ -259,6 +260,10 @@ class Served:
     def take(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray]:
         """(n) uint64 keys up to limit that were not taken before, and their (n, words) float32
         rows, in key order."""
+        return self.changes(limit)[:2]
+
+    def changes(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `take`, and the keys that the saves delete."""
         keys = [np.empty(0, np.uint64)]
         rows = [np.empty((0, self._words), np.float32)]
         has_row = [np.empty(0, bool)]
@@ -270,17 +275,22 @@ class Served:
                     of_them = np.zeros((len(some), self._words), np.float32)
                 rows.append(of_them)
         if len(keys) == 2:  # only one save has keys here, as is usual for a base
-            return keys[1][has_row[1]], rows[1][has_row[1]]
+            return keys[1][has_row[1]], rows[1][has_row[1]], keys[1][~has_row[1]]
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")  # stable: among equal keys the newest is last
         sorted_keys = all_keys[order]
         last = np.append(sorted_keys[1:] != sorted_keys[:-1], True)[: len(order)]
-        chosen = order[last & np.concatenate(has_row)[order]]
-        return all_keys[chosen], np.concatenate(rows)[chosen]
+        kept = np.concatenate(has_row)[order]
+        chosen, gone = order[last & kept], order[last & ~kept]
+        return all_keys[chosen], np.concatenate(rows)[chosen], all_keys[gone]
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chunks of all keys and rows, as `take` returns them."""
-        for limit in ends_of(self._cursors):
-            keys, rows = self.take(limit)
+        for keys, rows, _ in self.chunks_of_changes():
             if len(keys):
                 yield keys, rows
+
+    def chunks_of_changes(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Chunks of everything, as `changes` returns them."""
+        for limit in ends_of(self._cursors):
+            yield self.changes(limit)

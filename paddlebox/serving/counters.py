@@ -13,7 +13,7 @@ import mmap
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,16 @@ ENDPOINTS = (
 MOST_IGNORED, IGNORED_LENGTH, OTHER_FIELDS = 32, 64, "(others)"
 STATUSES = (200, 400, 404, 405, 408, 409, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+STALENESS_S = (1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 
 _ROW = np.dtype(
     [
         ("starts", np.float64),  # how often a worker with this row became ready
         ("version", np.float64),  # 0: not ready
         ("created_at", np.float64),  # of the version's generation, seconds since 1970
+        ("event_time", np.float64),  # of the version, seconds since 1970; 0: not known
+        ("staleness", np.float64),  # sum over requests; `staleness_buckets` counts them by it
+        ("staleness_buckets", np.float64, (len(STALENESS_S) + 1,)),
         ("instances", np.float64),
         ("waiting", np.float64),  # predictions queued or running
         ("seconds", np.float64),  # sum over requests for predictions; `buckets` counts them by time
@@ -106,6 +110,10 @@ class Counters:
         if ENDPOINTS[endpoint] in _PREDICTS:
             row["seconds"] += seconds
             row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
+            if status == 200 and row["event_time"]:
+                staleness = max(time.time() - row["event_time"], 0.0)
+                row["staleness"] += staleness
+                row["staleness_buckets"][bisect.bisect_left(STALENESS_S, staleness)] += 1
 
     def ignored(self, worker: int) -> dict[str, int]:
         """How often a worker and those before it ignored each field."""
@@ -134,12 +142,11 @@ class Counters:
                 f'paddlebox_requests_total{{path="{ENDPOINTS[e]}",code="{code}"}} '
                 f"{requests[e, s]:.0f}"
             )
-        yield from _head("predict_seconds", "histogram", "Time of requests for predictions.")
-        counts = rows["buckets"].sum(axis=0).cumsum()
-        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], counts, strict=True):
-            yield f'paddlebox_predict_seconds_bucket{{le="{bound}"}} {count:.0f}'
-        yield f"paddlebox_predict_seconds_sum {rows['seconds'].sum():.6f}"
-        yield f"paddlebox_predict_seconds_count {counts[-1]:.0f}"
+        about = "Time of requests for predictions."
+        yield from _histogram("predict_seconds", about, BUCKETS_S, rows["buckets"], rows["seconds"])
+        about = "Age of the newest event that a prediction has learnt from."
+        counts, total = rows["staleness_buckets"], rows["staleness"]
+        yield from _histogram("staleness_seconds", about, STALENESS_S, counts, total)
         yield from _head("instances_total", "counter", "Instances predicted.")
         yield f"paddlebox_instances_total {rows['instances'].sum():.0f}"
         yield from _head("ignored_fields_total", "counter", "Fields that no slot reads.")
@@ -160,6 +167,18 @@ class Counters:
             yield from _head(name, kind, about)
             for worker in range(len(rows)) if workers is None else workers:
                 yield f'paddlebox_{name}{{worker="{worker}"}} {values[worker]:.0f}'
+
+
+def _histogram(
+    name: str, about: str, bounds: Sequence[float], counts: np.ndarray, total: np.ndarray
+) -> Iterator[str]:
+    """counts, total: of each worker, by bucket, and their sums."""
+    yield from _head(name, "histogram", about)
+    below = counts.sum(axis=0).cumsum()
+    for bound, count in zip([*map(str, bounds), "+Inf"], below, strict=True):
+        yield f'paddlebox_{name}_bucket{{le="{bound}"}} {count:.0f}'
+    yield f"paddlebox_{name}_sum {total.sum():.6f}"
+    yield f"paddlebox_{name}_count {below[-1]:.0f}"
 
 
 def is_v2(path: str) -> bool:

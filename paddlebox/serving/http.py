@@ -169,7 +169,9 @@ class Server:
     def look(self) -> None:
         """Record the current version and the ignored fields for /metrics."""
         record = self.predictor.generation
-        self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
+        created_at = datetime.fromisoformat(record.created_at).timestamp()
+        self._row["created_at"] = created_at
+        self._row["event_time"] = record.event_time or created_at
         self._row["version"] = record.version
         self._counters.set_ignored(self._worker, self.predictor.ignored_fields)
 
