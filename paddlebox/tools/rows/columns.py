@@ -14,11 +14,13 @@ from paddlebox.store.table import fields_of_rows
 FEASIGN, SLOT, HAS_EMBEDX = "feasign", "slot", "has_embedx"
 #: In Parquet alone: the text of the feasign, null if none is kept. Not read.
 VALUE = "value"
+EMBEDX_Q, EMBEDX_SCALE = "embedx_q", "embedx_scale"  # in place of embedx_w, as int8
 #: Columns in the order in which they are written, and behind them those that training needs and
 #: serving does not.
 VALUES = (FEASIGN, SLOT, "show", "click", "counts", "embed_w", HAS_EMBEDX, "embedx_w", "expand_w")
-STATE = ("delta_score", "last_seen_day", "embed_state", "embedx_state", "expand_state")
-_SHAPED = ("counts", "embedx_w", "expand_w", "embed_state", "embedx_state", "expand_state")
+_OF_STATE = ("embed_state", "embedx_state", "expand_state")
+STATE = ("delta_score", "last_seen_day", *_OF_STATE)
+_SHAPED = ("counts", "embedx_w", EMBEDX_Q, "expand_w", *_OF_STATE)
 
 # Parts of a layout that are words of a row.
 _LAYOUT = ("embed_state", "embedx_dim", "embedx_state", "expand_dim", "expand_state", "counts")
@@ -61,7 +63,7 @@ def is_shaped(name: str) -> bool:
 
 
 def dtype_of(name: str) -> np.dtype:
-    integers = {FEASIGN: np.uint64, SLOT: np.uint16, HAS_EMBEDX: np.uint8}
+    integers = {FEASIGN: np.uint64, SLOT: np.uint16, HAS_EMBEDX: np.uint8, EMBEDX_Q: np.int8}
     return np.dtype(integers.get(name, np.uint32 if name == "last_seen_day" else np.float32))
 
 

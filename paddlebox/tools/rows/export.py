@@ -191,8 +191,8 @@ class _Work:
             part_rows=part_rows,
             chosen={"slots": list(chosen.slots) or None, "min_score": chosen.min_score},
             slots=names,
-            key_slots=_key_slots(config, slots),
-            network=_network(config),
+            key_slots=key_slots_of(config, slots),
+            network=network_of(config),
             tables=[
                 _described(rows, table, state)
                 for (rows, _), table in zip(self._rows, ["", *record.tables], strict=True)
@@ -307,11 +307,11 @@ def _is_done(name: str, done: Mapping[str, Any], there: Mapping[str, int]) -> bo
     return name in done and there.get(name, 0) == done[name]["bytes"]
 
 
-def _key_slots(config: Config, slots: Slots) -> list[int] | None:
+def key_slots_of(config: Config, slots: Slots) -> list[int] | None:
     return list(slots.key_slots()) if config.data.key_space is KeySpace.PER_SLOT else None
 
 
-def _network(config: Config) -> dict[str, Any]:
+def network_of(config: Config) -> dict[str, Any]:
     """What gives the dense parameters their meaning."""
     included: dict[str, Any] = {"model": True, "phases": True, "data": {"key_space"}}
     return config.model_dump(mode="json", include=included)

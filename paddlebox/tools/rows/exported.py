@@ -18,7 +18,6 @@ from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, widths_of
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.given import Given, given_of
 from paddlebox.tools.rows.manifest import (
-    FEASIGN_ONLY,
     Part,
     TableExport,
     read_checked,
@@ -139,7 +138,7 @@ class ExportedRows:
         names = self._kept(exported, target)
         for part in exported.parts:
             where = f"{self.place}/{part.file}"
-            for columns in self._manifest.columns(self._folder, part, exported.columns):
+            for columns in self._manifest.columns(self._folder, exported, part):
                 _check_range(where, columns[FEASIGN], part)
                 for begin in range(0, len(columns[FEASIGN]), _BATCH_ROWS):
                     batch = {name: columns[name][begin : begin + _BATCH_ROWS] for name in names}
@@ -166,7 +165,7 @@ class ExportedRows:
 
     def _deleted(self, exported: TableExport) -> Iterator[np.ndarray]:
         for part in exported.deletions:
-            for columns in self._manifest.columns(self._folder, part, FEASIGN_ONLY):
+            for columns in self._manifest.deleted(self._folder, part):
                 _check_range(f"{self.place}/{part.file}", columns[FEASIGN], part)
                 yield core.keys_of(columns[FEASIGN])
 

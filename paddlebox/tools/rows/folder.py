@@ -27,7 +27,7 @@ class Folder(Protocol):
         """The files at any depth below a folder: path relative to it -> bytes."""
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it exists."""
+        """Removes a file, or a folder with its content, if it exists."""
 
 
 class LocalFolder:
@@ -61,8 +61,28 @@ class LocalFolder:
         path = os.path.join(self.place, name)
         with files.store_errors(path, "remove"):
             if os.path.lexists(path):
-                os.unlink(path)
+                files.remove(path)
                 files.sync_folder(os.path.dirname(path))
+
+
+class Below:
+    """A folder inside another one."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.place = f"{folder.place}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        return self._folder.read(f"{self._name}/{name}")
+
+    def write(self, name: str, content: bytes) -> None:
+        self._folder.write(f"{self._name}/{name}", content)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        return self._folder.sizes(f"{self._name}/{folder}")
+
+    def remove(self, name: str) -> None:
+        self._folder.remove(f"{self._name}/{name}")
 
 
 def open_folder(place: str) -> Folder:

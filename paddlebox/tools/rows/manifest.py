@@ -14,6 +14,7 @@ from paddlebox.store.files import crc32c
 from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, check_weights
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.parts import PartFormat, decode
+from paddlebox.tools.rows.precision import restored, rounded_widths
 
 EXPORT, PROGRESS = "export.json", "progress.json"
 FORMAT = 1
@@ -81,6 +82,7 @@ class RowsManifest:
     tables: list[TableExport]
     dense: Mapping[str, Any] | None = None
     created_at: str = ""
+    precision: str = "float32"  # of embedx (precision.py)
 
     @property
     def is_whole(self) -> bool:
@@ -101,9 +103,15 @@ class RowsManifest:
         fields["crc32c"] = _checksum(fields)
         folder.write(EXPORT, json.dumps(fields, indent=1, sort_keys=True).encode())
 
-    def columns(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Iterator[Columns]:
-        """The columns of a part, in pieces. widths: of the columns; FEASIGN_ONLY for deletions.
-        Raises: StoreError; CorruptionError; DataError."""
+    def columns(self, folder: Folder, table: TableExport, part: Part) -> Iterator[Columns]:
+        """The columns of a part, in pieces. Raises: StoreError; CorruptionError; DataError."""
+        widths = rounded_widths(table.columns, self.precision)
+        return map(restored, self._decode(folder, part, widths))
+
+    def deleted(self, folder: Folder, part: Part) -> Iterator[Columns]:
+        return self._decode(folder, part, FEASIGN_ONLY)
+
+    def _decode(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Iterator[Columns]:
         where, found = f"{folder.place}/{part.file}", 0
         content = read_checked(folder, part.file, part.bytes, part.crc32c)
         for columns in decode(self.part_format, content, widths, self.slots, where):

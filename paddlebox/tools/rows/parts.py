@@ -142,7 +142,8 @@ def _numpy(name: str, column: pa.ChunkedArray, slots: Sequence[str]) -> np.ndarr
     if name == HAS_EMBEDX:
         return np.asarray(column.cast(pa.uint8()).to_numpy(zero_copy_only=False))
     if is_shaped(name):
-        return np.asarray(column.flatten().to_numpy()).reshape(len(column), column.type.list_size)
+        values = np.asarray(column.flatten().to_numpy()).reshape(len(column), column.type.list_size)
+        return values.astype(np.float32) if values.dtype == np.float16 else values
     return np.asarray(column.to_numpy())
 
 
