@@ -65,14 +65,24 @@ class SaveConfig(Section):
     )
 
 
+def is_redis(place: str) -> bool:
+    return place.startswith(("redis://", "rediss://", "unix://"))
+
+
 class PublishConfig(Section):
-    """An export file that the run keeps up to date with its saves (docs/serving.md)."""
+    """Where the run publishes each save (docs/publish.md)."""
 
     file: str = Field(
         default="", description="export file to which each save is applied; empty: none"
     )
+    to: ListOf[Text] = Field(
+        default=(),
+        description="further sinks: folders or URIs (hdfs://, s3://, gs://) that get Parquet files "
+        "of all rows and of the changes, and URLs of Redis, redis://host:6379/0#prefix",
+    )
     precision: Literal["float32", "float16", "int8"] = Field(
-        default="float32", description="format of embedx, when the file is created"
+        default="float32",
+        description="format of embedx where it is published; a file keeps that of its creation",
     )
     onnx: bool = Field(
         default=False,
@@ -81,8 +91,20 @@ class PublishConfig(Section):
     gate_files: ListOf[Text] = Field(
         default=(),
         description="labelled files; a save whose AUC or COPC on them breaks a bound of `alerts`, "
-        "compared with the served version, is not served",
+        "compared with the version in publish.file, is not published",
     )
+
+    @model_validator(mode="after")
+    def _sinks_differ(self) -> PublishConfig:
+        twice = [place for place in self.to if self.to.count(place) > 1]
+        if twice:
+            raise ValueError(f"to: expected sinks that differ, found {twice[0]} twice")
+        return self
+
+    @property
+    def sinks(self) -> int:
+        """The number of sinks."""
+        return bool(self.file) + len(self.to)
 
 
 class Bounds(Section):

@@ -156,6 +156,7 @@ _stop = _key("checkpoint.guard.quality: stop", lambda c: c.checkpoint.guard.qual
 _dates = _key("checkpoint.every: date", lambda c: c.checkpoint.every == "date")
 _gate = _key("publish.gate_files", lambda c: c.publish.gate_files)
 _file = _key("publish.file", lambda c: c.publish.file)
+_sinks = _key("publish.to", lambda c: c.publish.to)
 _click_prior = _with("click_prior", lambda m: m.has_click_priors)
 _grouped = _with("loss_group", lambda m: m.loss_group)
 _delayed = _with("delayed_task {0.delayed}", lambda m: m.delayed)
@@ -247,6 +248,12 @@ NEEDS: tuple[tuple[Setting, Callable[[Config], object], str], ...] = (
         "several passes",
     ),
     (_file, lambda c: c.save.out, "save.out, found none: set save.out, or take publish.file out"),
+    (_sinks, lambda c: c.save.out, "save.out, found none: set save.out, or take publish.to out"),
+    (
+        _gate,
+        lambda c: c.publish.file,
+        "publish.file, with which the gate predicts: set publish.file",
+    ),
     (
         _key("save.copy_to {0.save.copy_to}", lambda c: c.save.copy_to),
         lambda c: c.save.out,

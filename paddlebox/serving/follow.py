@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
-import queue
-import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TextIO
 
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.checkpoint import Bounds, PublishConfig
 from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
-from paddlebox.saves.meta import BASE, DELTA
+from paddlebox.saves.meta import BASE, DELTA, event_time, read_meta
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.source import SaveSource
 from paddlebox.serving.writer import MOST_FEWER, Writer, export
 
-log = logging.getLogger("paddlebox")
-
-# Retries while another process writes the file, such as that of a trainer that was just killed.
-_LOCKED_S, _LOCKED_TRIES = 0.2, 300
-_RETRY_S, _MOST_RETRY_S = 1.0, 60.0  # between two tries after another error
-
 
 @dataclass(frozen=True)
 class Served:
-    """The result for one save: applied or refused."""
+    """The result for one save: shown in `to`, the export file or another sink, or refused."""
 
+    to: str
     name: str
     pass_number: int
     at: float  # seconds since 1970
     seconds: float  # duration
-    refused: str = ""  # the reason; empty: the save was applied
+    refused: str = ""  # the reason; empty: the save is shown
+    event_time: float = 0.0  # as `saves.meta.event_time`; 0: the save cannot be read
+
+
+class Reported:
+    """Failures that were reported. to: the export file or another sink."""
+
+    def __init__(self, to: str) -> None:
+        self._to = to
+        self._reported: set[tuple[str, str]] = set()
+
+    def failure(self, what: str | Path, error: Exception | str) -> list[Served]:
+        """The result of a failure; none if it was reported before."""
+        name, reason = str(what), str(error) or type(error).__name__
+        if (name, reason) in self._reported:
+            return []
+        self._reported.add((name, reason))
+        return [Served(self._to, name, 0, time.time(), 0.0, reason)]
 
 
 class Follower:
@@ -67,7 +71,7 @@ class Follower:
         self._gate, self._onnx = gate, onnx
         self._precision = precision
         self._refused: set[str] = set()
-        self._reported: set[tuple[str, str]] = set()
+        self.failure = Reported(str(self.path)).failure
         #: Whether the last `catch_up` left out a save that it should try again.
         self.failed = False
 
@@ -81,14 +85,21 @@ class Follower:
         for base in bases:
             at = len(saves)
             saves += [base, *(delta for delta in deltas if delta.key == base.key)]
-        if not self.path.exists():
+        newest = self.newest()
+        if newest is None:
             return saves[at:]
-        with Writer(self.path) as writer:
-            record = writer.newest()
-        newest = record.save["name"] if record is not None and record.save is not None else ""
         names = [done.name for done in saves]
         after = saves[names.index(newest) + 1 :] if newest in names else saves[-1:]
         return [done for done in after if done.name not in self._refused]
+
+    def newest(self) -> str | None:
+        """The name of the newest save in the file; "" if that was written from something else, None
+        without a file. Raises: as `catch_up`."""
+        if not self.path.exists():
+            return None
+        with Writer(self.path) as writer:
+            record = writer.newest()
+        return record.save["name"] if record is not None and record.save is not None else ""
 
     def catch_up(self) -> list[Served]:
         """Apply the pending saves. Returns a result for each that was applied or refused, and for
@@ -113,14 +124,6 @@ class Follower:
         self.failed = broken is not None
         return results
 
-    def failure(self, what: str | Path, error: Exception | str) -> list[Served]:
-        """The result of a failure; none if it was reported before."""
-        name, reason = str(what), str(error) or type(error).__name__
-        if (name, reason) in self._reported:
-            return []
-        self._reported.add((name, reason))
-        return [Served(name, 0, time.time(), 0.0, reason)]
-
     def _apply(self, name: str) -> Served:
         started = time.perf_counter()
         refused, folder = "", self._saves / name
@@ -138,8 +141,9 @@ class Follower:
         except TrainingError as error:
             refused = str(error)
             self._refused.add(name)  # not logged here: the receiver of `Served` reports it
-        number = int(source.meta["pass_number"])
-        return Served(name, number, time.time(), time.perf_counter() - started, refused)
+        number, seconds = int(source.meta["pass_number"]), time.perf_counter() - started
+        newest = event_time(read_meta(folder))
+        return Served(str(self.path), name, number, time.time(), seconds, refused, newest)
 
     def _write(self, source: SaveSource) -> None:
         if not self.path.exists():
@@ -154,48 +158,3 @@ class Follower:
                     most_fewer=MOST_FEWER,
                     onnx=self._onnx,
                 )
-
-
-def follow(
-    saves: Path, publish: PublishConfig, bounds: Bounds, requests: TextIO, answers: TextIO
-) -> None:
-    """Apply the saves in a trainer's OUT to `publish.file` until `requests` ends. A line of
-    `requests` means that a save may be complete; `answers` gets each `Served` as a line of JSON."""
-    gate = Gate(publish.gate_files, bounds) if publish.gate_files else None
-    precision, onnx = publish.precision, publish.onnx
-    follower = Follower(saves, Path(publish.file), precision=precision, gate=gate, onnx=onnx)
-    lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end
-
-    def read() -> None:
-        try:
-            while requests.readline():
-                lines.put(True)
-        finally:
-            lines.put(False)
-
-    threading.Thread(target=read, daemon=True).start()
-    wait = None
-    more = True
-    while more:
-        with contextlib.suppress(queue.Empty):
-            more = lines.get(timeout=wait)
-        failed = not _catch_up(follower, answers)
-        wait = min(2 * (wait or _RETRY_S), _MOST_RETRY_S) if failed else None
-
-
-def _catch_up(follower: Follower, answers: TextIO) -> bool:
-    """Returns whether nothing is left to try again."""
-    for _ in range(_LOCKED_TRIES):
-        try:
-            results, failed = follower.catch_up(), follower.failed
-        except StoreLockedError as error:
-            locked = error
-            time.sleep(_LOCKED_S)
-            continue
-        except Exception as error:  # the next try may succeed
-            results, failed = follower.failure(follower.path, error), True
-        for served in results:
-            print(json.dumps(asdict(served)), file=answers, flush=True)
-        return not failed
-    log.error("publish: %s", locked)
-    return False

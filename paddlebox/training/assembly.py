@@ -151,7 +151,7 @@ def open_run(
     stack.enter_context(ended_passes_committed(table))
     alerts = Alerts(config, world.rank, run.run_dir, lines.recent)
     stack.enter_context(alerts)
-    publishes = world.rank == 0 and config.publish.file
+    publishes = world.rank == 0 and config.publish.sinks
     publish = _enter(stack, Publish(config, run.run_dir, alerts.watch) if publishes else None)
     saved = publish.saved if publish is not None else lambda: None
     save = _enter(stack, Save(config, table, saved) if config.save.out else None)
@@ -172,7 +172,7 @@ def open_run(
     ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
     streams, committed = config.data.stream is not None, run.point.passes
     dead = DeadLetters(run.run_dir, training.dataset, committed) if streams else None
-    first = [vectors, values, holdout, dead, save]
+    first = [vectors, values, holdout, dead, save, publish]
     hooks = [*first, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 

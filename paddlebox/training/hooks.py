@@ -123,7 +123,7 @@ class Alerts(Hook):
 
     def __init__(self, config: Config, rank: int, run_dir: Path, recent: Sequence[Line]) -> None:
         of_rank = config.alerts if rank == 0 else AlertsConfig()
-        self.watch = Watch(of_rank, run_dir, recent, publishes=bool(config.publish.file))
+        self.watch = Watch(of_rank, run_dir, recent, sinks=config.publish.sinks)
 
     def __enter__(self) -> Alerts:
         self.watch.__enter__()

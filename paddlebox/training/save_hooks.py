@@ -1,11 +1,12 @@
-"""Hooks that write elsewhere: saves, copies of commits, and the export file.
+"""Hooks that write elsewhere: saves, copies of commits, and what is published.
 
-A separate process exports the saves (launch/follow.py): an export builds Paddle programs, which are
+A separate process publishes the saves (tools/publish): an export builds Paddle programs, which are
 global state of a process, and in another thread than training it caused a segfault.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.config.checkpoint import AlertsConfig, PublishConfig
-from paddlebox.errors import StoreError
+from paddlebox.config.checkpoint import AlertsConfig, PublishConfig, is_redis
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves.remote import SaveCopier
 from paddlebox.saves.saver import BackgroundSaves, Saver
 from paddlebox.store.copies import Copier
 from paddlebox.store.group import Group
+from paddlebox.store.remote import open_filesystem, shown
 from paddlebox.store.table_set import TableSet
 from paddlebox.training.hooks import Hook
 from paddlebox.training.pass_line import Line
@@ -99,8 +101,8 @@ class Copy(Hook):
 
 
 class Publisher:
-    """The process that exports, and a thread that reads its reports. saves: folder of the saves.
-    report: called for each export with the fields of `Served`, in the reading thread."""
+    """The process that publishes, and a thread that reads its reports. saves: folder of the saves.
+    report: called for each save and sink with the fields of `Served`, in the reading thread."""
 
     def __init__(
         self,
@@ -111,35 +113,37 @@ class Publisher:
     ) -> None:
         self._arguments = [saves, publish.model_dump_json(), bounds.model_dump_json()]
         self._report = report
-        self._start()  # also exports saves that an earlier, killed run did not export
+        self._start()  # also publishes saves that an earlier, killed run did not publish
 
     def _start(self) -> None:
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "paddlebox.launch.follow", *self._arguments],
+            [sys.executable, "-m", "paddlebox.tools.publish", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path},
         )
+        assert self._process.stdin is not None
+        # If the pipe is full, the process knows that there are saves.
+        os.set_blocking(self._process.stdin.fileno(), False)
         self._thread = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._thread.start()
         self.offer()
 
     def offer(self) -> None:
-        """Tell the process that a save is done."""
+        """Tell the process that a save is done. Does not wait for it."""
         if self._process.poll() is not None:
             log.error("publish: the process exited with code %d; restarting it", self._code())
             self._start()
             return
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._process.stdin.fileno(), b"\n")
 
     def close(self) -> None:
-        """Export the saves that are done, and wait for the process to end."""
+        """Publish the saves that are done, and wait for the process to end."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -156,13 +160,26 @@ class Publisher:
             self._report(json.loads(line))
 
 
+def _check_sink(place: str) -> None:
+    if not is_redis(place):
+        open_filesystem(place)
+    elif importlib.util.find_spec("redis") is None:
+        raise ConfigError(
+            f"publish.to {shown(place)}: expected the package redis, found none: "
+            "pip install 'paddlebox[redis]'"
+        )
+
+
 class Publish(Hook):
-    """Exports each save of a run to the served file. RUN_DIR/served.jsonl records when each save
-    was served and how old its data was by then."""
+    """Publishes each save of a run to its sinks. RUN_DIR/served.jsonl records when a sink showed a
+    save, and how old its data were by then. Raises: ConfigError, StoreError for a sink that cannot
+    be one."""
 
     on_every_rank = False
 
     def __init__(self, config: Config, run_dir: Path, watch: Watch) -> None:
+        for place in config.publish.to:
+            _check_sink(place)
         self._run_dir, self._watch = run_dir, watch
         self._publisher = Publisher(config.save.out, config.publish, config.alerts, self._served)
 
@@ -170,11 +187,13 @@ class Publish(Hook):
         """Note that a save is done. Thread-safe."""
         self._publisher.offer()
 
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        line["published"] = self._watch.published()
+
     def _served(self, served: Mapping[str, Any]) -> None:
-        number, at = served["pass_number"], served["at"]
-        lag = self._watch.served(number, served["name"], at, served["refused"])
+        staleness = self._watch.served(served)
         try:
-            append_json(self._run_dir / "served.jsonl", {**served, "lag_s": lag})
+            append_json(self._run_dir / "served.jsonl", {**served, "staleness_s": staleness})
         except StoreError as error:
             log.error("%s", error)
 

@@ -20,6 +20,8 @@ from socketserver import TCPServer, ThreadingMixIn
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from paddlebox.config.checkpoint import AlertsConfig, Bounds
 from paddlebox.errors import ConfigError
 
@@ -151,7 +153,7 @@ def text_of(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -
 
 
 def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -> Iterator[str]:
-    last, served = figures.get("last") or {}, figures.get("served") or {}
+    last = figures.get("last") or {}
     stream = last.get("stream") or {}
     measured, ended_at = figures.get("metrics") or {}, figures.get("ended_at")
     for name, kind, about, value in (
@@ -166,21 +168,41 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
         ("records_behind", "gauge", "Records that wait in the stream.", stream.get("behind")),
         ("free_bytes", "gauge", "Free on the disk of the run dir.", figures.get("free_bytes")),
         ("waits", "gauge", "1 while the run waits for data.", int(state == "waits")),
-        ("served_pass", "gauge", "Newest pass in publish.file.", served.get("pass")),
-        ("served_lag_seconds", "gauge", "Age of its log when served.", served.get("lag_s")),
     ):
         if value is not None:
             yield f"# HELP paddlebox_train_{name} {about}"
             yield f"# TYPE paddlebox_train_{name} {kind}"
             yield f"paddlebox_train_{name} {float(value):.10g}"
+    yield from _of_sinks(figures.get("served") or {})
     yield "# HELP paddlebox_train_alert 1 while the alert fires."
     yield "# TYPE paddlebox_train_alert gauge"
     for name in ALERTS:
         yield f'paddlebox_train_alert{{alert="{name}"}} {int(name in alerts)}'
 
 
+def _of_sinks(served: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The lines about the published passes. served: sink -> what it shows."""
+    if not served:
+        return
+    names = {to: to.replace("\\", r"\\").replace('"', r"\"") for to in served}
+    yield "# HELP paddlebox_train_served_pass Newest pass that a sink shows."
+    yield "# TYPE paddlebox_train_served_pass gauge"
+    for to, shown in served.items():
+        yield f'paddlebox_train_served_pass{{to="{names[to]}"}} {shown["pass"]}'
+    yield "# HELP paddlebox_train_staleness_seconds Age of the newest event when it was shown."
+    yield "# TYPE paddlebox_train_staleness_seconds summary"
+    for to, shown in served.items():
+        for quantile in ("0.5", "0.99"):
+            value = f"{shown[_QUANTILES[quantile]]:.10g}"
+            labels = f'to="{names[to]}",quantile="{quantile}"'
+            yield f"paddlebox_train_staleness_seconds{{{labels}}} {value}"
+
+
+_QUANTILES = {"0.5": "p50_s", "0.99": "p99_s"}
+
 log = logging.getLogger("paddlebox")
 
+_STALENESSES = 1000  # the last publications over which p50 and p99 are taken
 _EVERY_S = 10.0  # between two writes of status.json
 _PASS = (
     *("pass", "date", "hour", "event_time", "stream", "samples", "loss", "bad_lines", "lines"),
@@ -191,8 +213,8 @@ class Watch:
     """Watches a run from a thread of its own, around the run. An alert fires when its condition
     becomes true, and is resolved when that becomes false; both are logged once, and no alert stops
     the run. An error that leaves the block fires `failed`, which is not logged: the caller reports
-    it. lines: the existing ones of metrics.jsonl. publishes: whether passes are published for
-    serving."""
+    it. lines: the existing ones of metrics.jsonl. sinks: the number of those to which passes are
+    published."""
 
     def __init__(
         self,
@@ -200,16 +222,18 @@ class Watch:
         run_dir: Path,
         lines: Sequence[Mapping[str, Any]] = (),
         *,
-        publishes: bool = False,
+        sinks: int = 0,
     ) -> None:
         self._config, self._run_dir = config, run_dir
         self._before = deque(lines, maxlen=WINDOW_PASSES)
-        self._publishes = publishes
+        self._sinks = sinks
+        self._failing: dict[str, str] = {}  # sink -> why its last save is not shown
+        self._staleness: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._alerts: dict[str, str] = {}
-        # Pass -> time of its newest event, or when its log was written, for passes not yet served.
-        self._written_at: dict[int, float] = {
-            line["pass"]: _since(line) for line in self._before if _since(line) is not None
+        # Pass -> time of its newest event, or when its log was written.
+        self._since: dict[int, float] = {
+            line["pass"]: since for line in self._before if (since := _since(line)) is not None
         }
         self._figures: dict[str, Any] = {"passes": 0, "instances": 0}
         self._doing = ("starts", "")
@@ -257,26 +281,47 @@ class Watch:
             self._figures["last"] = {name: line[name] for name in _PASS if name in line}
             self._figures["metrics"] = line.get("before") or line.get("metrics") or {}
             self._figures["ended_at"] = line.get("ended_at", time.time())
-            if self._publishes:
-                self._written_at[line["pass"]] = _since(line) or self._figures["ended_at"]
+            if self._sinks and (since := _since(line)) is not None:
+                self._since[line["pass"]] = since
+                if len(self._since) > _STALENESSES:
+                    del self._since[min(self._since)]
         self._set(OF_A_PASS, fired, line)
         self._wake.set()
 
-    def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:
-        """Reports that a save came into publish.file at a Unix time, or why the gate refused it.
-        Returns the age of the log of the save's pass in seconds; None if it is not known."""
+    def served(self, served: Mapping[str, Any]) -> float | None:
+        """Report that a sink shows a save, or why not. served: the fields of
+        `serving.follow.Served`. Returns the staleness in seconds: the age of the newest event of
+        the save, or of the log of its pass; of other data, the time since the save was made."""
+        to, number, refused = served["to"], served["pass_number"], served["refused"]
+        name = f"{to}: {served['name']}" if self._sinks > 1 else served["name"]
         with self._lock:
-            since = self._written_at.get(pass_number)
-            lag = at - since if since is not None else None
-            if refused and "publish" in self._alerts:  # a firing alert is not logged again
+            since = self._since.get(number) or served["event_time"]
+            staleness = served["at"] - since if since else None
+            if refused and to in self._failing:  # a firing alert is not logged again
                 log.warning("alert publish, still firing: %s: %s", name, refused)
-            if not refused:
-                for number in [n for n in self._written_at if n <= pass_number]:
-                    del self._written_at[number]
-                self._figures["served"] = {"name": name, "pass": pass_number, "lag_s": lag}
-        self._set(["publish"], {"publish": f"{name}: {refused}"} if refused else {}, {})
+            if refused:
+                self._failing[to] = f"{name}: {refused}"
+            else:
+                self._failing.pop(to, None)
+                self._show(to, served, staleness)
+            failing = "; ".join(self._failing.values())
+        self._set(["publish"], {"publish": failing} if failing else {}, {})
         self._wake.set()
-        return lag
+        return staleness
+
+    def _show(self, to: str, served: Mapping[str, Any], staleness: float | None) -> None:
+        shown = {"name": served["name"], "pass": served["pass_number"], "staleness_s": staleness}
+        if staleness is not None:
+            recent = self._staleness.setdefault(to, deque(maxlen=_STALENESSES))
+            recent.append(staleness)
+            p50, p99 = np.quantile(recent, (0.5, 0.99)).tolist()
+            shown |= {"p50_s": p50, "p99_s": p99}
+        self._figures.setdefault("served", {})[to] = shown
+
+    def published(self) -> dict[str, dict[str, Any]]:
+        """Sink -> what it shows, and how stale that was."""
+        with self._lock:
+            return {to: dict(shown) for to, shown in self._figures.get("served", {}).items()}
 
     # ---- reports
 

@@ -79,6 +79,8 @@ EFFECTS = {
     "save.copy_to": f"{_SAVE}::test_saves_are_copied_to_another_place",
     "save.delta_every": f"{_SAVE}::test_a_delta_is_written_after_so_many_passes[never]",
     "publish.file": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",
+    "publish.to": "tools/publish/test_follow.py"
+    "::test_each_sink_shows_the_newest_save_in_the_precision[int8]",
     "publish.precision": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",
     "publish.onnx": f"{_PUBLISH}::test_saves_have_an_onnx_model",
     "publish.gate_files": f"{_PUBLISH}::test_a_save_outside_the_bounds_on_gate_files_is_not_served",

@@ -227,7 +227,7 @@ def test_a_bad_hour_is_gone_back_over_and_serving_follows(
     # Where it went back to is served at once, as a base; then goes on with deltas. The names
     # without -2 are the bad hour's.
     assert names[-2:] == ["20240101/base-2", f"20240101/delta-{BAD + 1}-2"]
-    assert all(line["lag_s"] > 0 and not line["refused"] for line in served)
+    assert all(line["staleness_s"] > 0 and not line["refused"] for line in served)
 
 
 def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(

@@ -11,7 +11,7 @@ import pytest
 
 from paddlebox.config.checkpoint import Bounds, PublishConfig
 from paddlebox.serving.file import ExportFile, model_key
-from paddlebox.serving.follow import follow
+from paddlebox.tools.publish.follow import follow
 from tests.serving.test_saves import Make, in_root, trainer_in
 from tests.support.marks import slow
 

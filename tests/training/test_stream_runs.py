@@ -93,7 +93,7 @@ def test_a_run_trains_each_record_once_and_says_how_new_the_newest_is(tmp_path: 
     assert "alert event_age, firing" in log
     metas = [json.loads(meta.read_text()) for meta in tmp_path.glob("saves/*/*/meta.json")]
     assert {meta["event_time"] for meta in metas} == {line["event_time"] for line in lines}
-    assert all(served["lag_s"] > 1e6 for served in topic.lines("served.jsonl"))
+    assert all(served["staleness_s"] > 1e6 for served in topic.lines("served.jsonl"))
     # Nothing is trained again; what came since is.
     topic.send(range(250, 260), 1)
     log = topic.train()

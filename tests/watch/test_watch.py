@@ -193,28 +193,72 @@ def test_a_failed_run_raises_an_alert_and_a_stopped_one_does_not(
     assert (status(run_dir)["state"], status(run_dir)["alerts"]) == ("stopped", {})
 
 
-def test_a_lag_is_measured_from_the_log_of_the_served_pass(run_dir: Path) -> None:
-    with Watch(config(), run_dir, publishes=True) as watch:
+def served(
+    number: int, at: float, refused: str = "", to: str = "f", event_time: float = 0.0
+) -> dict[str, Any]:
+    return {
+        "to": to,
+        "name": f"d/delta-{number}",
+        "pass_number": number,
+        "at": at,
+        "refused": refused,
+        "event_time": event_time,
+    }
+
+
+def test_staleness_is_measured_from_the_log_of_the_pass(run_dir: Path) -> None:
+    with Watch(config(), run_dir, sinks=1) as watch:
         watch.passed(line(1, written_at=100.0))
         watch.passed(line(2, written_at=200.0))
-        assert watch.served(1, "d/delta-1", 103.0) == 3.0
-        watch.served(2, "d/delta-2", 209.0, refused="AUC")
+        assert watch.served(served(1, 103.0, event_time=50.0)) == 3.0
+        watch.served(served(2, 209.0, "AUC"))
         eventually(lambda: "publish" in status(run_dir)["alerts"])
-        assert watch.served(2, "d/delta-2", 210.0) == 10.0
+        assert watch.served(served(2, 210.0)) == 10.0
         eventually(lambda: status(run_dir)["alerts"] == {})
-        assert status(run_dir)["served"] == {"name": "d/delta-2", "pass": 2, "lag_s": 10.0}
+        shown = status(run_dir)["served"]["f"]
+        assert (shown["name"], shown["pass"], shown["staleness_s"]) == ("d/delta-2", 2, 10.0)
+        assert shown["p50_s"] == 6.5
+        assert shown["p99_s"] == pytest.approx(9.93)
+
+
+def test_without_a_log_staleness_is_that_of_the_newest_event(run_dir: Path) -> None:
+    with Watch(config(), run_dir, sinks=1) as watch:
+        watch.passed(line(1))
+        assert watch.served(served(1, 103.0, event_time=50.0)) == 53.0
+        assert watch.served(served(2, 103.0)) is None
+
+
+def test_the_alert_fires_while_any_sink_lacks_a_save(run_dir: Path) -> None:
+    with Watch(config(), run_dir, sinks=2) as watch:
+        watch.served(served(1, 1.0, "down", to="redis://h#p"))
+        watch.served(served(1, 1.0, to="f"))
+        assert watch.status()["alerts"] == {"publish": "redis://h#p: d/delta-1: down"}
+        watch.served(served(2, 2.0, to="redis://h#p"))
+        assert watch.status()["alerts"] == {}
 
 
 def test_each_save_that_the_gate_refuses_is_logged_once(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Watch(config(), run_dir, publishes=True) as watch:
-        watch.served(1, "d/delta-1", 1.0, refused="AUC 0.5")
-        watch.served(2, "d/delta-2", 2.0, refused="AUC 0.4")
+    with Watch(config(), run_dir, sinks=1) as watch:
+        watch.served(served(1, 1.0, "AUC 0.5"))
+        watch.served(served(2, 2.0, "AUC 0.4"))
     assert [text.partition(" (docs")[0] for text in caplog.messages] == [
         "alert publish, firing: d/delta-1: AUC 0.5",
         "alert publish, still firing: d/delta-2: AUC 0.4",
     ]
+
+
+def test_the_staleness_of_each_sink_is_a_summary_for_prometheus(run_dir: Path) -> None:
+    with Watch(config(), run_dir, sinks=2) as watch:
+        for number in range(1, 102):
+            watch.served(served(number, 1000.0 + number, to="/a", event_time=1000.0))
+        watch.served(served(3, 1007.0, to="redis://h#p", event_time=1000.0))
+        text = watch.text()
+    assert 'paddlebox_train_served_pass{to="/a"} 101\n' in text
+    assert 'paddlebox_train_staleness_seconds{to="/a",quantile="0.5"} 51\n' in text
+    assert 'paddlebox_train_staleness_seconds{to="/a",quantile="0.99"} 100\n' in text
+    assert 'paddlebox_train_staleness_seconds{to="redis://h#p",quantile="0.5"} 7\n' in text
 
 
 def test_figures_for_prometheus_on_the_loopback_interface(run_dir: Path) -> None:

@@ -200,9 +200,13 @@ def holders(store: Path, stores: Sequence[Path], erased: Erased) -> list[Holder]
     if out.get("copy_to"):
         step = "remove the copies of the saves listed here"
         found.append(Holder("save", shown(out["copy_to"]), step))
-    if file := config.get("publish", {}).get("file", ""):
+    publish = config.get("publish", {})
+    if file := publish.get("file", ""):
         step = "remove it, and export again: paddlebox export"
         found.append(Holder("export", f"{file} (generations before the next save)", step))
+    for place in publish.get("to", ()):
+        step = "the next save deletes it there; remove older versions of a folder"
+        found.append(Holder("published", f"{shown(place)} (versions before the next save)", step))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The process that applies a trainer's saves to an export file (serving/follow.py)."""
+"""The process that publishes a trainer's saves (follow.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def follow_main() -> int:
     saves, publish = Path(sys.argv[1]), PublishConfig.model_validate_json(sys.argv[2])
     bounds = AlertsConfig.model_validate_json(sys.argv[3])
     prepare(TrainerConfig(dense_threads=1))
-    from paddlebox.serving.follow import follow
+    from paddlebox.tools.publish.follow import follow
 
     follow(saves, publish, bounds, sys.stdin, sys.stdout)
     return 0
