@@ -230,7 +230,7 @@ class Saver:
                 "day": self._members[0].day,
                 "date": date_of(self._members[0].day),
                 "pass_number": self.pass_number,
-                "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+                "created_at": datetime.datetime.now(datetime.UTC).isoformat(),
             }
             filters = chosen if kind != BATCH else itertools.repeat(None)
             if (event_time := self._event_time()) is not None:
