@@ -137,8 +137,9 @@ class FolderRows:
 
 def _applied(held: Columns | None, manifest: RowsManifest, folder: Below, table: Any) -> Columns:
     """The columns after a version, in the order of feasigns."""
-    parts = [manifest.columns(folder, table, part) for part in table.parts]
-    gone = [manifest.deleted(folder, part)[FEASIGN] for part in table.deletions]
+    parts = [piece for part in table.parts for piece in manifest.columns(folder, table, part)]
+    deletions = (manifest.deleted(folder, part) for part in table.deletions)
+    gone = [piece[FEASIGN] for pieces in deletions for piece in pieces]
     if held is not None:
         changed = [part[FEASIGN] for part in parts] + gone
         kept = ~np.isin(held[FEASIGN], np.concatenate([np.empty(0, np.uint64), *changed]))

@@ -111,9 +111,9 @@ def _arrow(name: str, column: np.ndarray, slots: Sequence[str]) -> pa.Array:
     if name == HAS_EMBEDX:
         return pa.array(column.astype(bool))
     if is_shaped(name):
-        element = pa.field("element", pa.float32(), nullable=False)
-        floats = pa.array(column.reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(floats, type=pa.list_(element, column.shape[1]))
+        values = pa.array(column.reshape(-1))
+        element = pa.field("element", values.type, nullable=False)
+        return pa.FixedSizeListArray.from_arrays(values, type=pa.list_(element, column.shape[1]))
     return pa.array(column)
 
 
