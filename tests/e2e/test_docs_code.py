@@ -150,7 +150,7 @@ def test_each_piece_of_a_config_is_valid() -> None:
         if isinstance(piece, dict) and piece.keys() <= SECTIONS:
             whole = {"name": "docs", **configs.get(page, {}), **piece}
             whole["data"] = {**DATA, **whole.get("data", {})}
-            if "path_template" in whole["data"]:
+            if whole["data"].keys() & {"path_template", "stream"}:
                 whole["data"].pop("train_files")
             if "phases" not in whole:
                 whole.setdefault("model", {"type": "dnn"})

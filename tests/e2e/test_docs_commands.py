@@ -70,7 +70,9 @@ def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
 
 def test_packages_that_a_page_installs_by_name_are_those_of_the_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {one for extra in project["optional-dependencies"].values() for one in extra}
+    optional = project["optional-dependencies"]
+    extras = {one for extra in optional.values() for one in extra}
+    extras |= {f"paddlebox[{extra}]" for extra in optional}
     named = [one for page in PAGES for one in re.findall(r"pip install '(.+?)'", page.read_text())]
     assert len(named) >= 3
     assert set(named) - extras == set()

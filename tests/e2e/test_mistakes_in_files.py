@@ -117,11 +117,21 @@ IN_CONFIG = {
     ),
     "files and a template": (
         *(DATA, f'{DATA}  path_template: "log/{{date}}"\n  from_hour: 20240101\n'),
-        Named("data", "either train_files, or path_template", "found both", "take one out"),
+        Named(
+            "data",
+            "one of train_files, path_template with from_hour, and stream",
+            "train_files and path_template",
+            "take one out",
+        ),
     ),
     "neither files nor a template": (
         *("  train_files: [train.csv]\n", ""),
-        Named("data", "either train_files, or path_template", "found neither", "name files"),
+        Named(
+            "data",
+            "one of train_files, path_template with from_hour, and stream",
+            "found none",
+            "name files",
+        ),
     ),
     "a day that there is not": (
         *(DATA, f"{DATA}  date: 20240231\n"),

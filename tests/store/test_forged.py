@@ -63,6 +63,7 @@ def test_a_save_whose_parent_has_an_impossible_checksum_is_refused(crc: Any) -> 
     fields: dict[str, Any] = dict.fromkeys(_FIELDS, 1)
     fields |= {"segments": [], "deletions": [], "dense": {}, "files": {}}
     fields |= {**names, "layout": {"embedx_dim": 2}, "format": FORMAT}
+    fields["created_at"] = "2024-01-01T00:00:00+00:00"
     fields["parent"] = {"name": names["base"], "crc32c": 7}
     fields["crc32c"] = _crc_of(fields)
     assert parse_meta(_text_of(fields), "m") == fields
