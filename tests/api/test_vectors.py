@@ -73,8 +73,8 @@ def clicks(seed: int, count: int, items: Sequence[int]) -> pd.DataFrame:
 def make(folder: Path) -> None:
     """A run of two passes, the second of which has more items; an export after each."""
     write_slots(folder, **SLOTS)
-    clicks(1, 2000, range(1, ITEMS - 9)).to_csv(folder / "train-1.csv", index=False)
-    clicks(2, 2000, range(1, ITEMS + 1)).to_csv(folder / "train-2.csv", index=False)
+    clicks(1, 4000, range(1, ITEMS - 9)).to_csv(folder / "train-1.csv", index=False)
+    clicks(2, 4000, range(1, ITEMS + 1)).to_csv(folder / "train-2.csv", index=False)
     with (folder / "train-2.csv").open("a") as file:
         file.write(f"1,1,u1,{HUGE},k1,1\n")
     clicks(3, 400, range(1, ITEMS + 1)).to_csv(folder / "test.csv", index=False)

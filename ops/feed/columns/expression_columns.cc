@@ -10,8 +10,6 @@
 namespace pbx::feed {
 namespace {
 
-using expr::Kind;
-
 // Sets floats to the values, or to `absent` where they are null. False if a value is so large that
 // Block must see it as it is.
 PBX_VECTOR_CLONES bool AsFloats(const double* values, const uint8_t* valid, double absent, size_t n,

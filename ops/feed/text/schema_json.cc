@@ -138,11 +138,11 @@ Status SetKeySlots(const std::vector<std::optional<std::string>>& shares,
   bool any = false;
   for (size_t i = 0; i < shares.size(); ++i) {
     key_slots[i] = static_cast<uint32_t>(i);
-    if (!shares[i].has_value()) continue;
-    const auto found = places.find(*shares[i]);
+    const std::optional<std::string>& name = shares[i];
+    if (!name.has_value()) continue;
+    const auto found = places.find(*name);
     if (found == places.end()) {
-      return Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot",
-                   shares[i]->c_str());
+      return Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", name->c_str());
     }
     key_slots[i] = found->second;
     any = true;
