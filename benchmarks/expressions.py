@@ -141,7 +141,7 @@ def sparse() -> list[tuple[str, Pandas, Arrow]]:
         (f"hour(time, '{ZONE}')", lambda d: _local(d).hour, lambda d: pc.hour(_zoned(d))),
         (
             f"weekday(time, '{ZONE}')",
-            lambda d: _local(d).dayofweek,
+            lambda d: _local(d).day_of_week,
             lambda d: pc.day_of_week(_zoned(d)),
         ),
         (f"month(time, '{ZONE}')", lambda d: _local(d).month, lambda d: pc.month(_zoned(d))),
