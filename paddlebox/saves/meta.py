@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,18 @@ _FIELDS = (
 
 # The fields that differ between the tables of a save.
 OF_TABLE = ("version", "filter", "layout", "events", "day_ended", "sequence", "commit")
+
+
+#: Rule in `layout` -> the words of its state for a width, behind the weights (docs/formats/row.md).
+STATE_WORDS: dict[str, Callable[[int], int]] = {
+    "naive": lambda _: 0,
+    "adagrad": lambda _: 1,
+    "std_adagrad": lambda width: width,
+    "adagrad_v2": lambda _: 1,
+    "adam": lambda width: 2 * width + 2,
+    "shared_adam": lambda _: 4,
+    "ftrl": lambda width: 2 * width,
+}
 
 
 def _crc_of(fields: Mapping[str, Any]) -> int:

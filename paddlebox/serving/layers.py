@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox._native import core
+from paddlebox.saves.meta import STATE_WORDS
 from paddlebox.serving.file import (
     ExportFile,
     Generation,
@@ -20,7 +21,6 @@ from paddlebox.serving.file import (
     system_errors,
 )
 from paddlebox.serving.generation import OpenRows
-from paddlebox.serving.source import EMBED_STATE_WORDS
 from paddlebox.store.files import seal
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Layers:
         """Write a layer of table `number`. rows: a `Part` of a source. Returns the number of the
         layer, of rows that a delta adds or that a base has, and of live rows of `newest` that the
         layer deletes."""
-        state_words = EMBED_STATE_WORDS[rows.layout["embed"]["rule"]]
+        state_words = STATE_WORDS[rows.layout["embed"]["rule"]](1)
         writer = _writer(record, number, state_words, newest is not None)
         layer, puts = self._next_number(), Puts(self._file)
         added = deleted = 0

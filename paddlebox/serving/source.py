@@ -226,11 +226,6 @@ class RunSource(Closing):
         self._table.close()
 
 
-#: Rule of `layout["embed"]` -> optimizer state words after embed_w in a row (docs/formats/row.md).
-EMBED_STATE_WORDS = {"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1, "ftrl": 2}
-EMBED_STATE_WORDS |= {"adam": 4, "shared_adam": 4}
-
-
 def is_save(path: Path) -> bool:
     return (path / META).is_file()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from paddlebox._native import core
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.stored import read_config
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.saves.meta import event_time
+from paddlebox.saves.meta import STATE_WORDS, event_time
 from paddlebox.saves.reader import Save, Served, chain_of
 from paddlebox.store.group import ALL_KEYS, key_ranges
 from paddlebox.store.version_store import OWN
@@ -129,21 +129,10 @@ class TableChange:
         )
 
 
-_STATE_WORDS: dict[str, Callable[[int], int]] = {
-    "naive": lambda _: 0,
-    "adagrad": lambda _: 1,
-    "std_adagrad": lambda width: width,
-    "adagrad_v2": lambda _: 1,
-    "adam": lambda width: 2 * width + 2,
-    "shared_adam": lambda _: 4,
-    "ftrl": lambda width: 2 * width,
-}
-
-
 def _widths(meta: Mapping[str, Any], where: str) -> dict[str, int]:
     """The widths of the parts of a row (docs/formats/row.md), as in a table's native layout."""
     layout = meta["layout"]
-    of_embed, of_embedx = (_STATE_WORDS[layout[part]["rule"]] for part in ("embed", "embedx"))
+    of_embed, of_embedx = (STATE_WORDS[layout[part]["rule"]] for part in ("embed", "embedx"))
     width, expand = layout["embedx_dim"], layout.get("expand_dim", 0)
     widths = {
         "embedx_dim": width,
