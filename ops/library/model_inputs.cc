@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "feed/text/dense_limits.h"
@@ -238,6 +239,11 @@ Status ModelInputs::Fill(const ParsedChunk& chunk, float* out) const {
                  "%zu instances of %zu lists and %zu dense floats: expected %zu and %zu",
                  chunk.instances, chunk.lengths.size(), chunk.dense.size(),
                  chunk.instances * slots(), chunk.instances * dense_width());
+  }
+  constexpr size_t kMost = std::numeric_limits<int32_t>::max();
+  if (chunk.feasigns.size() > kMost) {
+    return Error(Code::kInvalidArgument, "%zu feasigns: expected at most %zu in one batch",
+                 chunk.feasigns.size(), kMost);
   }
   thread_local std::vector<int32_t> offsets;
   offsets.assign(1, 0);

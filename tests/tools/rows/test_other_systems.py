@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +283,19 @@ def test_a_pickle_that_wants_code_is_refused_before_it_runs(
         into_existing(run, open_rows(mapping(tmp_path, file="code.pt", columns={"embedx_w": "v"})))
     assert "run" not in capsys.readouterr().out
     assert digest_of(run) == before
+
+
+@pytest.mark.slow
+def test_a_sharded_table_of_torchrec_is_gathered_first(run: Path, tmp_path: Path) -> None:
+    """The names are those of a model around `EmbeddingBagCollection`. With its sharded tensors, the
+    file is refused; gathered as docs/rows.md says, it is read."""
+    pytest.importorskip("torchrec", reason="TorchRec is not installed: make bench-setup")
+    script = Path(__file__).with_name("torchrec_tables.py")
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=120)
+    weights = np.load(tmp_path / "weights.npy")
+    columns = {"embedx_w": "sparse.embedding_bags.users.weight"}
+    with pytest.raises(DataError, match=r"sharded.pt: expected a state dict"):
+        into_existing(run, open_rows(mapping(tmp_path, file="sharded.pt", columns=columns)))
+    rows = imported(run, mapping(tmp_path, file="gathered.pt", first=1, columns=columns))
+    assert sorted(rows) == list(range(1, 1 + len(weights)))
+    assert all(np.array_equal(rows[n][8:12], weights[n - 1]) for n in rows)
