@@ -91,7 +91,7 @@ def refused(run: Run) -> str:
     """Why a run may not be published; empty if it may be."""
     if not run["figures"]:
         return "measured nothing"
-    if others := [w for w in run["command"] if re.match("-(?!-(seeds|resume)(=|$))", w)]:
+    if others := [w for w in run["command"] if re.match("-(?!-(resume|seeds|wheel)(=|$))", w)]:
         return f"expected the default settings, found {' '.join(others)}"
     if not re.fullmatch("[0-9a-f]+", run["commit"]):
         return f"expected a commit without changes, found {run['commit']}"
