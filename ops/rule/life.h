@@ -1,7 +1,8 @@
 // Life events: changes to all rows (a day's end, a shrink, a saved delta) that are applied later.
 // An event is appended to the manifest. Each row holds the number of the last event applied to it,
 // and the code that reads a row (staging, compaction, export) first applies the later events in
-// order. So the decay of a table of terabytes costs nothing until a row is needed.
+// order. So the decay of a table of terabytes costs nothing until a row is needed. Events that later
+// ones make superfluous are left out (Fold), so the numbers of a list ascend with gaps.
 //
 // The events that change counts read and write only words 0 to 5 of a row, and its last words if it
 // has further counts (docs/formats/row.md). The formulas are those of PaddleBox's
@@ -50,7 +51,7 @@ struct EvictionRank {
 
 // An event holds all its parameters, so later changes of the configuration do not change it.
 struct LifeEvent {
-  uint32_t seq = 0;  // 1, 2, 3 ...
+  uint32_t seq = 0;  // counted from 1
   LifeKind kind = LifeKind::kDecay;
   uint32_t day = 0;  // of the event, in days since 1970-01-01
   float decay = 1.0f;
@@ -125,6 +126,49 @@ inline bool Deletes(const AccessorConfig& config, const LifeEvent& event, uint64
   }
 }
 
+// The number of the last event; 0 if there is none.
+inline uint32_t LastSeq(const LifeEvent* events, size_t n) {
+  return n == 0 ? 0 : events[n - 1].seq;
+}
+
+// The index of the first event that a row with this life_seq has not seen.
+inline size_t FirstUnseen(const LifeEvent* events, size_t n, uint32_t life_seq) {
+  if (life_seq >= LastSeq(events, n)) return n;
+  return static_cast<size_t>(
+      std::upper_bound(events, events + n, life_seq,
+                       [](uint32_t seq, const LifeEvent& event) { return seq < event.seq; }) -
+      events);
+}
+
+// Removes the events that change no row which also sees a later one. Without a decay in between,
+// which alone changes scores, an eviction is superfluous after one that deletes as many ranks, and a
+// reset of delta_score after one of as many rows.
+inline void Fold(std::vector<LifeEvent>* events) {
+  const auto covers = [](const LifeEvent& later, const LifeEvent& event) {
+    if (later.kind != event.kind) return false;
+    if (event.kind == LifeKind::kEvict) {
+      return later.by_day == event.by_day && !(later.lowest < event.lowest);
+    }
+    return event.kind == LifeKind::kDeltaReset && later.day == event.day &&
+           later.min_score == event.min_score && later.max_unseen_days == event.max_unseen_days &&
+           later.min_delta_score <= event.min_delta_score;
+  };
+  std::vector<LifeEvent> kept;                // the newest first
+  std::vector<const LifeEvent*> since_decay;  // those of the events that may cover others
+  for (auto event = events->rbegin(); event != events->rend(); ++event) {
+    if (event->kind == LifeKind::kDecay) since_decay.clear();
+    if (std::any_of(since_decay.begin(), since_decay.end(),
+                    [&](const LifeEvent* later) { return covers(*later, *event); })) {
+      continue;
+    }
+    if (event->kind == LifeKind::kEvict || event->kind == LifeKind::kDeltaReset) {
+      since_decay.push_back(&*event);
+    }
+    kept.push_back(*event);
+  }
+  events->assign(kept.rbegin(), kept.rend());
+}
+
 inline bool ChangesWeights(const LifeEvent& event) {
   return event.kind == LifeKind::kResetRows || event.kind == LifeKind::kWeightDecay;
 }
@@ -138,7 +182,7 @@ inline void Round(const AccessorConfig& config, const RowCodec& codec, const Lif
 // The loop of Apply. counts: the further counts of the row.
 inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
                     size_t n, uint64_t key, float* row, float* counts) {
-  for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
+  for (size_t i = FirstUnseen(events, n, GetWord(row, RowLayout::kLifeSeq)); i < n; ++i) {
     const LifeEvent& event = events[i];
     switch (event.kind) {
       case LifeKind::kDecay:
@@ -169,7 +213,7 @@ inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const L
   return true;
 }
 
-// Applies the events after the row's last one. codec: of the tiers. events: (n) with seq 1 to n.
+// Applies the events after the row's last one. codec: of the tiers. events: (n), seq ascends.
 // False: an event deleted the row; then its bytes are meaningless.
 inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
                   size_t n, uint64_t key, float* row) {
@@ -181,7 +225,7 @@ inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const Lif
 constexpr size_t kHeadWords = RowLayout::kLifeSeq + 1;
 inline bool Survives(const AccessorConfig& config, const LifeEvent* events, size_t n, uint64_t key,
                      float* head) {
-  for (size_t i = GetWord(head, RowLayout::kLifeSeq); i < n; ++i) {
+  for (size_t i = FirstUnseen(events, n, GetWord(head, RowLayout::kLifeSeq)); i < n; ++i) {
     const LifeEvent& event = events[i];
     if (event.kind == LifeKind::kDecay) {
       head[RowLayout::kShow] *= event.decay;
@@ -198,7 +242,8 @@ inline bool ApplyPacked(const AccessorConfig& config, const RowCodec& codec,
                         const LifeEvent* events, size_t n, uint64_t key, char* packed) {
   auto* const head = reinterpret_cast<float*>(packed);
   bool whole = false;  // whether the weights are needed
-  for (size_t i = GetWord(head, RowLayout::kLifeSeq); i < n && !codec.identity(); ++i) {
+  for (size_t i = FirstUnseen(events, n, GetWord(head, RowLayout::kLifeSeq));
+       i < n && !codec.identity(); ++i) {
     whole = whole || ChangesWeights(events[i]);
   }
   if (!whole) {

@@ -148,7 +148,7 @@ Status Table::Evict(bool by_day, const EvictionRank& lowest) {
                  config_.name.c_str());
   }
   LifeEvent event;
-  event.seq = static_cast<uint32_t>(events_.size()) + 1;
+  event.seq = LastSeq() + 1;
   event.kind = LifeKind::kEvict;
   event.by_day = by_day;
   event.lowest = lowest;

@@ -62,7 +62,7 @@ void Table::CreateRow(PassTable* pass, size_t id) const {
   float* row = reinterpret_cast<float*>(pass->table->row(id));
   accessor::Create(config_.accessor, pass->table->keys()[id],
                    pass->slots.empty() ? uint16_t{0} : pass->slots[id], row);
-  SetWord(row, RowLayout::kLifeSeq, static_cast<uint32_t>(events_.size()));
+  SetWord(row, RowLayout::kLifeSeq, LastSeq());
 }
 
 // Applies the life events that the found rows have not seen. A row that an event deletes becomes

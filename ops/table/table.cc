@@ -135,7 +135,7 @@ Status Table::Begin(int32_t stamp) {
     return Error(Code::kFailedPrecondition, "begin_pass: pass %d is not staged", stamp);
   }
   std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
-  if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, events_.size()));
+  if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, LastSeq()));
   if (train && config_.accessor.weight_decay > 0) {
     pass->clock = std::make_unique<DecayClock>();
     pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
@@ -221,7 +221,7 @@ Status Table::End(uint64_t pass_number) {
 // Brings the changed rows of the pass up to its last step, and adds the event for all other rows.
 void Table::EndClock(PassTable* ended) {
   LifeEvent event;
-  event.seq = static_cast<uint32_t>(events_.size()) + 1;
+  event.seq = LastSeq() + 1;
   event.kind = LifeKind::kWeightDecay;
   const DecayClock& clock = *ended->clock;
   event.embed_decay = static_cast<float>(clock.total().embed);
@@ -248,6 +248,12 @@ std::vector<LifeEvent> Table::TakePassEvents() {
 
 void Table::NoteDurableEvents() {
   const std::lock_guard<std::mutex> lock(residency_);
+  FoldDurable();
+}
+
+// All events are durable. The caller holds residency_.
+void Table::FoldDurable() {
+  life::Fold(&events_);
   durable_events_ = events_.size();
 }
 
@@ -342,16 +348,19 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
                  "table '%s': pass %d trains; end a day or shrink the table after its end_pass",
                  config_.name.c_str(), training_->stamp);
   }
-  for (size_t i = 0; i < events.size(); ++i) {
-    if (events[i].seq == events_.size() + i + 1) continue;
-    return Error(Code::kInvalidArgument, "table '%s': life event %u, expected %zu",
-                 config_.name.c_str(), events[i].seq, events_.size() + i + 1);
+  uint32_t last = LastSeq();
+  for (const LifeEvent& event : events) {
+    if (events_.empty() ? event.seq <= last : event.seq != last + 1) {
+      return Error(Code::kInvalidArgument, "table '%s': life event %u after %u",
+                   config_.name.c_str(), event.seq, last);
+    }
+    last = event.seq;
   }
   events_.insert(events_.end(), events.begin(), events.end());
-  durable_events_ = events_.size();
   const bool deletes = std::any_of(events.begin(), events.end(), life::MayDelete);
   if (deletes && mem_ != nullptr && ssd_ == nullptr) SweepMem();
   BringStagedUpToDate();
+  FoldDurable();
   return Status::Ok();
 }
 
@@ -633,7 +642,7 @@ TableCounters Table::counters() const {
   counters.life_dead_merged = dead_merged_.load();
   counters.life_dead_swept = dead_swept_.load();
   const std::lock_guard<std::mutex> lock(residency_);
-  counters.life_events = events_.size();
+  counters.life_events = LastSeq();
   counters.mem_rows = mem_->rows();
   counters.mem_bytes = mem_->bytes();
   counters.mem_evicted = mem_->counters().evicted;

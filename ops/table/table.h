@@ -58,7 +58,7 @@ struct TableConfig {
   double admission_probability = 1.0;  // that a pass gives an admitted feasign a row
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;   // of kClip
-  std::vector<LifeEvent> events;  // the events so far: seq 1, 2, 3 ...; all are durable
+  std::vector<LifeEvent> events;  // the events so far, without superfluous ones; all are durable
 };
 
 struct StagedPass {
@@ -136,7 +136,7 @@ class Table : public RowAccess {
   // of the passes must have them too. Until NoteDurableEvents, merges do not apply them: otherwise
   // a pass that is trained again after a crash could find rows to which its event was applied.
   std::vector<LifeEvent> TakePassEvents();
-  // All events are in a version.
+  // All events are in a version. Drops those that later ones make superfluous.
   void NoteDurableEvents();
   // Abandons the open training pass: its changes are dropped, and the store is as at the last
   // commit. Afterwards the table accepts no pass and must be reopened. A table without an SSD tier
@@ -153,7 +153,8 @@ class Table : public RowAccess {
 
   // ---- Life of the table
 
-  // Adds events, between passes; they apply to every row. seq continues from the last event.
+  // Adds events, between passes; they apply to every row. seq continues from the last event; the first
+  // events may have gaps.
   // Without an SSD tier deleted rows are removed here, because there are no merges.
   // FailedPrecondition while a training pass is open.
   Status AppendEvents(const std::vector<LifeEvent>& events);
@@ -246,6 +247,8 @@ class Table : public RowAccess {
                                       const std::vector<uint8_t>& found);
   Result<SsdTier*> Ssd() const;
   std::vector<LifeEvent> DurableEvents();
+  void FoldDurable();
+  uint32_t LastSeq() const { return life::LastSeq(events_.data(), events_.size()); }
   void EndClock(PassTable* ended);
   Status VisitEnded(const PassTable* frozen, uint64_t low, uint64_t high,
                     const std::function<void(uint64_t key, const char* row)>& visit) const;
@@ -276,7 +279,7 @@ class Table : public RowAccess {
   std::shared_ptr<PassTable> frozen_;
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;
-  std::vector<LifeEvent> events_;       // events_[i] has seq i + 1
+  std::vector<LifeEvent> events_;       // seq ascends
   size_t durable_events_ = 0;           // of events_, from the first on
   std::vector<LifeEvent> pass_events_;  // see TakePassEvents
   mutable std::mutex admission_mutex_;

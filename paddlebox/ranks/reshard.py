@@ -36,7 +36,7 @@ from paddlebox.store.files import make_folder, table_folder
 from paddlebox.store.group import Group, key_ranges
 from paddlebox.store.import_rows import FirstVersion, commit_resharded, import_rows, open_source
 from paddlebox.store.kept_values import VALUES
-from paddlebox.store.life import without_keys
+from paddlebox.store.life import last_seq, without_keys
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.record import VersionRecord, frame
@@ -282,10 +282,11 @@ def _write_table(
     read: Callable[[int], None],
 ) -> int:
     # A rank whose merges have removed all erased rows no longer has their keys.
-    events = max((record.events for record in records), key=lambda of: (len(of), len(str(of))))
+    events = max((record.events for record in records), key=lambda of: (last_seq(of), len(str(of))))
     for (store, _), record in zip(sources, records, strict=True):
-        common = events[: len(record.events)]  # a rank may lack the last event
-        if without_keys(record.events) != without_keys(common):
+        here, last = without_keys(record.events), last_seq(record.events)
+        # A rank may lack the last event, and still have those that it makes superfluous.
+        if any(event not in here for event in without_keys(events) if event["seq"] <= last):
             raise StoreError(
                 f"{store}: version {record.version} has seen other life events than {sources[0][0]}"
                 ": they are not ranks of one model"

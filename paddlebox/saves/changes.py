@@ -16,7 +16,7 @@ from paddlebox.saves.meta import DELETED, ROWS
 from paddlebox.saves.reader import Cursor, Save, Served, ends_of
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES, PartWriter
 from paddlebox.store.group import ONE_RANK, Group
-from paddlebox.store.life import DELTA_RESET, SaveFilter
+from paddlebox.store.life import DELTA_RESET, SaveFilter, events_after
 from paddlebox.store.tiered_table import TieredTable
 
 core = _native.core
@@ -46,7 +46,7 @@ def touched(
     for name in ("day", "min_score", "max_unseen_days"):
         if meta["filter"][name] != getattr(chosen, name):
             return None
-    if any(event["kind"] != DELTA_RESET for event in table.events[meta["events"] :]):
+    if any(event["kind"] != DELTA_RESET for event in events_after(table.events, meta["events"])):
         return None
     commits = table.versions.journal()
     if meta["commit"] not in commits:

@@ -27,7 +27,15 @@ from paddlebox.saves.changes import LIFE_SEQ, as_saved, write_changes
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, check_layout, open_save
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
-from paddlebox.store.life import DELTA_RESET, RESET_ROWS, WEIGHT_DECAY, SaveFilter, last_day_ended
+from paddlebox.store.life import (
+    DELTA_RESET,
+    RESET_ROWS,
+    WEIGHT_DECAY,
+    SaveFilter,
+    events_after,
+    last_day_ended,
+    last_seq,
+)
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -137,7 +145,7 @@ class Saver:
 
     def has_reset_delta(self, save: Save) -> bool:
         first = self._members[0]
-        later = first.events[save.parts[first.name].meta["events"] :]
+        later = events_after(first.events, save.parts[first.name].meta["events"])
         return any(event["kind"] == DELTA_RESET for event in later)
 
     def settle(self) -> None:
@@ -267,7 +275,7 @@ def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
         "version": head.version if head is not None else 0,
         "filter": asdict(chosen) if chosen is not None else None,
         "layout": table.versions.layout,
-        "events": len(table.events),
+        "events": last_seq(table.events),
         "day_ended": last_day_ended(table.events),
         "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
         "commit": journal[-1] if journal else None,
@@ -277,7 +285,7 @@ def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
 def _check_all_rows_same(table: TieredTable, parent: Save) -> None:
     """Raises: StoreError if an event has changed all rows since a save, which a delta with a
     threshold does not have, because their delta_score has not grown."""
-    later = table.events[parent.parts[table.name].meta["events"] :]
+    later = events_after(table.events, parent.parts[table.name].meta["events"])
     kinds = {event["kind"] for event in later} & {RESET_ROWS, WEIGHT_DECAY}
     if kinds and table.config.life.delta_threshold > 0:
         raise StoreError(

@@ -75,9 +75,11 @@ def inside(value: Any) -> str:
 
 
 def events(listed: Iterable[Mapping[str, Any]]) -> None:
-    """Life events, numbered from 1."""
-    for seq, event in enumerate(listed, 1):
-        number(event["seq"], "seq of an event", seq, least=seq)
+    """Life events; their numbers ascend from 1."""
+    seq = 0
+    for event in listed:
+        number(event["seq"], "seq of an event", 2**32 - 1, least=seq + 1)
+        seq = event["seq"]
         if not isinstance(event["kind"], str):
             raise ValueError(f"kind of event {seq} is {event['kind']!r}")
         if event["kind"] == "erase":

@@ -201,6 +201,7 @@ class Committer(Background):
         if not versions.folder:
             versions.pass_without_folder(fields.day, unnamed.events)
             unnamed.events = []
+            native.note_durable_events()
         return 0
 
     def _write_kept(self, table: TieredTable) -> int:

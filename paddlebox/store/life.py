@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox import _native
 from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, LifeConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import checked
@@ -21,6 +22,7 @@ ERASE = "erase"
 WEIGHT_DECAY = "weight_decay"
 #: Added by the core before a commit: {seq, kind, by_day, day, min_score, min_key} (bounds.py).
 EVICT = "evict"
+core = _native.core
 _KINDS = (DECAY, SHRINK, DELTA_RESET, RESET_ROWS, ERASE)
 #: The kinds after which fewer rows may live.
 DELETING = (SHRINK, ERASE)
@@ -183,6 +185,22 @@ def without_keys(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
         {**event, "keys": [], "merged": True} if event["kind"] == ERASE else event
         for event in events
     ]
+
+
+def folded(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The events without those that later ones make superfluous (ops/rule/life.h)."""
+    kept = set(core.folded_events(list(events)))
+    return [dict(event) for event in events if event["seq"] in kept]
+
+
+def last_seq(events: Sequence[Mapping[str, Any]]) -> int:
+    """The number of events so far, superfluous ones included."""
+    return int(events[-1]["seq"]) if events else 0
+
+
+def events_after(events: Sequence[Mapping[str, Any]], seq: int) -> list[Mapping[str, Any]]:
+    """The events after the one with this number."""
+    return [event for event in events if event["seq"] > seq]
 
 
 def resets(events: Sequence[Mapping[str, Any]]) -> int:

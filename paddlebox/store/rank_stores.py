@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paddlebox import _native
 from paddlebox.errors import StoreError
+from paddlebox.store.life import last_seq
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import NOTHING_COMMITTED, VersionStore
 
@@ -71,7 +72,7 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         if not common:
             raise StoreError(f"{store.parent}: there is no pass that all {size} ranks keep")
         first = newest_after_passes(kept[0])[max(common)]
-    chosen = [(store, first)]
+    chosen, seq = [(store, first)], last_seq(first.events)
     for rank, records in enumerate(kept[1:], 1):
         of_pass = [record for record in records if pass_of(record) == pass_of(first)]
         if not of_pass:
@@ -81,7 +82,7 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
             )
         whole = [record for record in of_pass if record.is_partial == first.is_partial]
         of_pass = whole or of_pass
-        alike = [record for record in of_pass if len(record.events) == len(first.events)]
+        alike = [record for record in of_pass if last_seq(record.events) == seq]
         chosen.append((store_of_rank(store, rank), (alike or of_pass)[-1]))
     return chosen
 

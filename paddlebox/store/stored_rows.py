@@ -21,6 +21,7 @@ from paddlebox.closing import Closing, on_error
 from paddlebox.store import files
 from paddlebox.store.files import table_folder
 from paddlebox.store.group import key_ranges
+from paddlebox.store.life import last_seq
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.snapshot import LeasedVersion
 from paddlebox.store.table import fields_of_rows
@@ -82,7 +83,7 @@ class StoredRows(Closing):
     def record(self) -> VersionRecord:
         """That of the rank with the most life events; a rank may lack the last one."""
         heads = [table.head for table in self._tables if table.head is not None]
-        return max(heads, key=lambda head: len(head.events))
+        return max(heads, key=lambda head: last_seq(head.events))
 
     @property
     def live_rows(self) -> int:

@@ -155,7 +155,7 @@ class TableLife:
         # Commit earlier passes first. Otherwise, after a crash, the events would precede them.
         self._committer.write_kept()
         added = [
-            life.numbered(events, len(table.events))
+            life.numbered(events, life.last_seq(table.events))
             for table, events in zip(self._tables, of_each, strict=True)
         ]
         self._committer.change_all(

@@ -16,7 +16,7 @@ import numpy as np
 
 from paddlebox.closing import Closing, on_error
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import files, life
 from paddlebox.store.files import crc32c, read_dense, write_dense
 from paddlebox.store.locks import Lease, StoreLock
 from paddlebox.store.manifest_db import (
@@ -281,6 +281,7 @@ class VersionStore(Closing):
                 self._until()
             # The newest settings, for tools that open the store without a config.
             last, changes = self.last, {"events": self.events, "layout": self.layout, **changes}
+            changes["events"] = life.folded(changes["events"])
             if parts is not None:
                 written = with_stamps(segment for part in parts for segment in part["segments"])
                 changes |= {
@@ -374,7 +375,7 @@ class VersionStore(Closing):
     def pass_without_folder(self, day: int, events: Sequence[Mapping[str, Any]]) -> None:
         """Notes the day and the events of a pass whose rows stay in memory."""
         self._day = day
-        self._events += [dict(event) for event in events]
+        self._events = life.folded([*self._events, *events])
 
     def close(self) -> None:
         """Lets the next writer in. May be called twice."""

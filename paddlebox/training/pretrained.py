@@ -30,6 +30,7 @@ from paddlebox.serving.slot_values import SlotValues
 from paddlebox.store import files
 from paddlebox.store.group import Group
 from paddlebox.store.import_rows import add_to_pass, import_chunks
+from paddlebox.store.life import last_seq
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.training.hooks import Hook
@@ -206,7 +207,7 @@ class VectorFile:
             rows[:, _DELTA_SCORE] = np.where(found, existing[:, _DELTA_SCORE], 0) + ~same
             parts = np.full(len(own), _PARTS, np.uint32)
             core.complete_rows(
-                native, own, parts, found, existing, rows, table.day, len(table.events)
+                native, own, parts, found, existing, rows, table.day, last_seq(table.events)
             )
             known.append(int(found.sum()))
             yield own, rows

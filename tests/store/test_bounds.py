@@ -270,3 +270,36 @@ def test_rows_are_evicted_only_between_the_end_of_a_pass_and_its_commit(tmp_path
             native.count_ranks(False, (0, 0, 0), 76)
         table.end(1)
         table.commit()
+
+
+@pytest.mark.slow
+def test_evictions_and_saves_of_a_day_leave_few_events(tmp_path: Path) -> None:
+    """The events that later ones make superfluous are left out. In memory, rows see each event at
+    once."""
+    of, most = passes(300), 0
+    digests: dict[int, str] = {}
+
+    def train(table: Table, number: int) -> str:
+        run_pass(table, of[number - 1], number // 100)
+        if number % 3 == 0:
+            table.life.reset_delta(table.first.save_filter(delta=number % 9 != 0))
+        if number % 100 == 99:
+            table.life.shrink_table()
+        return table.digest() if number % 50 == 45 else ""
+
+    with open_table(None, config(), mem_budget_bytes=64 << 20) as table:
+        expected = {number: train(table, number) for number in range(1, 301)}
+    for first in range(1, 301, 60):
+        with open_table(tmp_path, config(), keep_versions=9) as table:
+            for number in range(first, first + 60):
+                digests[number] = train(table, number)
+                most = max(most, len(table.first.events))
+                if number == 295:
+                    old = table.head.version  # type: ignore[union-attr]
+            if number == 180:
+                table.compact(full=True)
+        assert table.first.events[-1]["seq"] > number
+    assert digests == expected
+    assert most < 40
+    with open_table(tmp_path, config(), read_only=True, version=old) as table:
+        assert table.digest() == expected[295]

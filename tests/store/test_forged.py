@@ -47,7 +47,8 @@ RECORD = VersionRecord(1, 0, [SEGMENT], {}, 1, dense={"dense.bin": {"bytes": 2, 
         {"dense_version": -1},
         {"bytes_written": {"pass": []}},
         {"events": [{"seq": 1, "kind": "decay"}]},
-        {"events": [{"seq": 2, "kind": "weight_decay", "embed_decay": 1, "embedx_decay": 1}]},
+        {"events": [{"seq": 0, "kind": "weight_decay", "embed_decay": 1, "embedx_decay": 1}]},
+        {"events": [{"seq": 2, "kind": "weight_decay", "embed_decay": 1, "embedx_decay": 1}] * 2},
     ],
 )
 def test_a_record_with_an_impossible_name_or_number_is_refused(changes: dict[str, Any]) -> None:

@@ -136,6 +136,14 @@ py::dict Counters(const Table& table) {
 }  // namespace
 
 void BindTable(py::module_& module) {
+  // The numbers of the events that no later one makes superfluous.
+  module.def("folded_events", [](const std::vector<py::dict>& records) {
+    std::vector<LifeEvent> events = EventsFrom(records);
+    life::Fold(&events);
+    std::vector<uint32_t> kept;
+    for (const LifeEvent& event : events) kept.push_back(event.seq);
+    return kept;
+  });
   const auto release = py::call_guard<py::gil_scoped_release>();
   module.def("hbm_backend", &HbmBackend);
   module.def("plug_in", [](const std::string& path) { ThrowIfError(PlugIn(path)); });

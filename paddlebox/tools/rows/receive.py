@@ -29,6 +29,7 @@ from paddlebox.store.import_rows import (
     commit_initial,
     import_chunks,
 )
+from paddlebox.store.life import last_seq
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import ranks_of
 from paddlebox.store.table_set import TableSet
@@ -230,7 +231,7 @@ class _Writing:
         table = target.table
         self._live = table.head.live_rows if table.head is not None else 0
         is_new = table.head is None
-        self._events = len(rows.events if is_new else table.events)
+        self._events = last_seq(rows.events if is_new else table.events)
         self._day = rows.day if is_new else table.day
 
     def write(self) -> list[dict[str, Any]]:

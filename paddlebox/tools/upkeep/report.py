@@ -20,6 +20,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving.slot_values import SlotValues, known_slot
 from paddlebox.store import compaction, files
 from paddlebox.store.files import dense_digest
+from paddlebox.store.life import last_seq
 from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, only_in
 from paddlebox.store.table import fields_of_rows
@@ -76,7 +77,7 @@ def stat(folder: AnyPath) -> dict[str, Any]:
             "space_ratio": round(shape.space_ratio, 4),
             "depth": shape.depth,
             "memory_bytes": sum(s["memory_bytes"] for s in opened),
-            "life_events": len(head.events),
+            "life_events": last_seq(head.events),
             "used_bytes": files.used_bytes(str(folder)),
             "free_bytes": disk.f_bavail * disk.f_frsize,
             "bytes_written": dict(head.bytes_written),

@@ -20,6 +20,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store.files import write_durably
 from paddlebox.store.group import Group
 from paddlebox.store.import_rows import FirstVersion, Imported, commit_initial, import_rows
+from paddlebox.store.life import last_seq
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.training.config_changes import description
@@ -274,7 +275,7 @@ def _carry(
     parts = parts_of_rows(old[0].config, new.config)
     counts = "none" if new.config.admission.min_count == 1 else "reset"
     counts = "carried" if admission is not None else counts
-    events = max((table.events for table in old), key=len)  # a rank may lack the last event
+    events = max((table.events for table in old), key=last_seq)  # a rank may lack the last event
     version = FirstVersion(imported.segments, admission=admission, day=old[0].day, events=events)
     return _Carried(imported, parts, counts, version)
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <tuple>
 #include <vector>
 
+#include "base/hash.h"
 #include "check.h"
 
 namespace pbx {
@@ -256,6 +258,78 @@ TEST(a_reset_of_weights_keeps_further_counts) {
   row.back() = 3;
   accessor::ResetWeights(config, kKey, row.data());
   CHECK_EQ(row.back(), 3.0f);
+}
+
+// Rows of random counts that have seen any number of random events end alike with the list and with
+// what Fold leaves of it, whenever it is folded.
+TEST(folded_events_change_every_row_as_all_of_them_do) {
+  uint64_t state = 7;
+  const auto below = [&](uint64_t n) { return (state = Mix(state + 1)) % n; };
+  const auto score = [&] { return 0.5f * static_cast<float>(below(6)); };
+  size_t left = 0;
+  for (int turn = 0; turn < 300; ++turn) {
+    std::vector<LifeEvent> all, folded;
+    for (uint32_t seq = 1; seq <= 24; ++seq) {
+      LifeEvent event{seq, LifeKind::kDecay, 100 + seq / 8};
+      switch (below(8)) {
+        case 0: event.decay = 0.75f; break;
+        case 1: event = Shrink(seq, event.day, 0.25f, 3); break;
+        case 2: event.kind = LifeKind::kResetRows; break;
+        case 3:
+        case 4:
+          event.kind = LifeKind::kDeltaReset;
+          event.min_score = score();
+          event.min_delta_score = score();
+          event.max_unseen_days = static_cast<uint32_t>(below(2));
+          break;
+        default: {
+          event.kind = LifeKind::kEvict;
+          event.by_day = below(2) == 0;
+          const float lowest = score();
+          std::memcpy(&event.lowest.score, &lowest, sizeof(lowest));
+          event.lowest.day = event.by_day ? static_cast<uint32_t>(98 + below(4)) : 0;
+          event.lowest.key = below(2) << 63;
+        }
+      }
+      all.push_back(event);
+      folded.push_back(event);
+      if (below(3) == 0) life::Fold(&folded);
+    }
+    life::Fold(&folded);
+    CHECK_EQ(folded.back().seq, 24u);
+    left += folded.size();
+    for (int n = 0; n < 100; ++n) {
+      const uint64_t key = Mix(below(1000));
+      std::vector<float> row =
+          Row(static_cast<float>(below(9)), static_cast<float>(below(3)), score(),
+              static_cast<uint32_t>(97 + below(5)), static_cast<uint32_t>(below(25)));
+      std::vector<float> other = row;
+      const bool lives = life::Apply(kConfig, kCodec, all.data(), all.size(), key, row.data());
+      CHECK_EQ(life::Survives(kConfig, folded.data(), folded.size(), key,
+                              std::vector<float>(other).data()),
+               lives);
+      CHECK_EQ(life::Apply(kConfig, kCodec, folded.data(), folded.size(), key, other.data()),
+               lives);
+      CHECK(!lives || row == other);
+    }
+  }
+  CHECK(left < 300 * 24);
+}
+
+TEST(evictions_and_saves_of_a_day_leave_one_event_each) {
+  std::vector<LifeEvent> events;
+  for (uint32_t seq = 1; seq <= 1000; ++seq) {
+    LifeEvent event{seq, seq % 2 == 0 ? LifeKind::kEvict : LifeKind::kDeltaReset, 100};
+    event.lowest.key = seq;
+    events.push_back(event);
+    life::Fold(&events);
+    CHECK(events.size() <= 2);
+  }
+  events.push_back({1001, LifeKind::kDecay, 100, 0.5f});
+  events.push_back({1002, LifeKind::kEvict, 101});
+  events.back().lowest.key = 2000;
+  life::Fold(&events);
+  CHECK_EQ(events.size(), 4u);  // a decay changes ranks, so those before it stay
 }
 
 }  // namespace

@@ -350,12 +350,14 @@ TEST(new_rows_are_counted_once) {
 TEST(events_are_refused_while_a_pass_trains_and_out_of_order) {
   const Workload work(1000, 100);
   const auto table = test::OpenTable(test::SmallConfig());
-  CHECK_CODE(table->AppendEvents(EndOfDay(0, 2)), Code::kInvalidArgument);
   CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[0]).stamp));
   CHECK_CODE(table->AppendEvents(EndOfDay(0, 1)), Code::kFailedPrecondition);
   CHECK_OK(table->End());
   CHECK_OK(table->AppendEvents(EndOfDay(0, 1)));
+  const uint32_t last = EndOfDay(0, 1).back().seq;
   CHECK_CODE(table->AppendEvents(EndOfDay(1, 1)), Code::kInvalidArgument);
+  CHECK_CODE(table->AppendEvents(EndOfDay(1, last + 2)), Code::kInvalidArgument);
+  CHECK_OK(table->AppendEvents(EndOfDay(1, last + 1)));
   CHECK_CODE(table->Merge({1}, false).status(), Code::kFailedPrecondition);  // no SSD tier
 }
 
