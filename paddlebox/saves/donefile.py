@@ -77,6 +77,31 @@ def newest_chain(saves: Callable[[str], list[Done]]) -> list[Done]:
     return [*bases[-1:], *(done for done in deltas if done.key == bases[-1].key)] if bases else []
 
 
+def drop_earlier(out: Path, base: str) -> None:
+    """Remove the chains of the day of this base but the two newest, whose saves readers may be
+    reading, and the folders there that no donefile names."""
+    day = base.split("/")[0]
+    gone = {done.key for done in _of_day(read(out, BASE), day)[:-2]}
+    if not gone:
+        return
+    for kind in (DELTA, BASE):  # a base without deltas is found again after a kill
+        path = out / NAMES[kind]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        kept = [line for line in lines if gone.isdisjoint(d.key for d in parse(line, kind, "", []))]
+        if len(kept) < len(lines):
+            files.write_durably(str(path), b"".join(kept))
+    named = {done.name for kind in NAMES for done in read(out, kind)}
+    for folder in [meta.parent for meta in (out / day).glob(f"[!.]*/{META}")]:
+        if f"{day}/{folder.name}" not in named:
+            unnamed = folder.with_name(f".{folder.name}.tmp")
+            folder.rename(unnamed)
+            shutil.rmtree(unnamed)
+
+
+def _of_day(saves: list[Done], day: str) -> list[Done]:
+    return [done for done in saves if done.name.startswith(f"{day}/")]
+
+
 def claim(out: Path, name: str) -> Path:
     """Remove what an interrupted writer of this save left. Returns the folder to create. Raises:
     ValueError for a wrong name; StoreError if the save exists already."""

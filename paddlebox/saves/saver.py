@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -178,15 +179,21 @@ class Saver:
         one, and not of another store, or of a version that a rollback discarded."""
         return meta["commit"] in self._members[0].versions.journal()
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes the donefiles."""
+        return self._table.world.rank == 0
+
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
     def free_name(self, name: str) -> str:
-        """The first of `name`, `<name>-2`, … that no save has. A save of a discarded version keeps
+        """`name`, or `<name>-2`, … after those that saves have. A save of a discarded version keeps
         its name, because it may be served."""
-        done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
-        others = (f"{name}-{number}" for number in itertools.count(2))
-        return next(free for free in itertools.chain([name], others) if free not in done)
+        done = [d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)]
+        alike = [re.fullmatch(f"{re.escape(name)}(?:-([0-9]+))?", one) for one in done]
+        last = max((int(found[1] or 1) for found in alike if found), default=0)
+        return f"{name}-{last + 1}" if last else name
 
     @property
     def date(self) -> str:
@@ -298,6 +305,10 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), as_saved(rows, *words))
 
 
+#: The most saves of a chain that a run extends: a delta is found, and read, with its whole chain.
+LONGEST_CHAIN = 1000
+
+
 def _is_delta_due(number: int, config: SaveConfig) -> bool:
     return config.delta_every > 0 and number % config.delta_every == 0
 
@@ -344,13 +355,16 @@ class BackgroundSaves:
         """Kind and name of the save that is due after a pass without a save, as the first rank
         decides for all."""
         saver, due = self._saver, None
-        last, base = saver.last(), f"{saver.date}/base"
+        last, first = saver.last(), f"{saver.date}/base"
+        base = saver.free_name(first)
         # If the last save is of a discarded version, delta_score does not show which rows differ
         # from the save, so only a base is correct.
-        if last is None or not saver.is_own(last.meta) or not saver.is_done(BASE, base):
-            due = BASE, saver.free_name(base)
+        if last is None or not saver.is_own(last.meta) or base == first:
+            due = BASE, base
         elif _is_delta_due(saver.pass_number, self._config):
-            due = DELTA, saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
+            chain = donefile.newest_chain(partial(donefile.read, saver.out))
+            delta = saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
+            due = (DELTA, delta) if len(chain) < LONGEST_CHAIN else (BASE, base)
         due = saver.as_first(due)
         return tuple(due) if due is not None else None
 
@@ -362,6 +376,8 @@ class BackgroundSaves:
     def _timed(self, write: Callable[[], Save]) -> None:
         started = time.perf_counter()
         save = write()
+        if save.meta["kind"] == BASE and self._saver.is_first:
+            donefile.drop_earlier(self._saver.out, save.name)
         figures = save.name, time.perf_counter() - started, save.rows, save.deletions
         log.info("saved %s in %.2f s: %d rows, %d deleted", *figures)
         self._done()

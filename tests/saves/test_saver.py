@@ -19,7 +19,7 @@ from paddlebox import _native
 from paddlebox.config.checkpoint import SaveConfig
 from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
-from paddlebox.saves import Saver, chain_of, changes, donefile, open_save
+from paddlebox.saves import Saver, chain_of, changes, donefile, open_save, saver
 from paddlebox.saves.load import merge_saves
 from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.saves.reader import Served
@@ -383,6 +383,28 @@ def test_a_save_that_goes_wrong_lets_no_later_pass_be_committed_and_is_made_agai
         again = Saver(table, tmp_path / "out").last()
         assert again is not None
         assert again.meta["rows"] == 2  # those with a click; the others lag, as the threshold says
+
+
+def test_a_long_chain_ends_with_a_base_and_the_day_keeps_two_chains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "LONGEST_CHAIN", 3)
+    out, kinds = tmp_path / "out", ""
+    for first in (1, 6):
+        with open_table(tmp_path / "store") as table:  # the second time as after a kill
+            saves = begun(table, out)
+            for number in range(first, first + 5):
+                train(table, feasigns(10 * number, 100), number)
+                kinds += made(saves.due())["kind"][0]
+                saves.finish()
+                last = Saver(table, out).last()
+                assert last is not None
+                assert apply(chain_of(last)) == base_of(table)
+            saves.close()
+    assert kinds == "bddbddbddb"
+    done = {one.name for kind in (BASE, DELTA) for one in donefile.read(out, kind)}
+    assert done == {f"20240101/{name}" for name in ("base-3", "delta-8", "delta-9", "base-4")}
+    assert {f"20240101/{path.name}" for path in (out / "20240101").iterdir()} == done
 
 
 @pytest.mark.parametrize("death", ["before the save", "beside it", "after it"])

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.config.checkpoint import SaveConfig
 from paddlebox.errors import CorruptionError, StoreError, TrainingError
-from paddlebox.saves import Saver, donefile, open_save
+from paddlebox.saves import Saver, donefile, open_save, saver
+from paddlebox.saves.saver import BackgroundSaves
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import Follower
 from paddlebox.serving.generation import OpenRows
@@ -22,6 +24,7 @@ from paddlebox.store.table import Table
 from tests.conftest import ROOT, tool
 from tests.saves.common import FIRST_DAY, feasigns, open_table, train
 from tests.saves.common import config as small_table
+from tests.support.serving_library import Server
 
 PROBE = np.arange(1, 400, dtype=np.uint64)
 DIM = 4
@@ -61,8 +64,10 @@ class Trainer:
         train(self.table, feasigns(first, count), self._pass, day=day, show=show)
 
     def save(self, kind: str) -> Path:
-        saver = Saver(self.table, self.folder / "out", extra=self._files, dense=self._dense)
-        return Path(getattr(saver, kind)(f"20240101/{kind}-{self._pass}").folder)
+        return Path(getattr(self.saver(), kind)(f"20240101/{kind}-{self._pass}").folder)
+
+    def saver(self) -> Saver:
+        return Saver(self.table, self.folder / "out", extra=self._files, dense=self._dense)
 
     def close(self) -> None:
         self.table.close()
@@ -320,6 +325,35 @@ def test_a_new_base_of_the_version_there_is_lets_its_deltas_follow(
         for save in (delta, base, last):
             writer.apply(SaveSource(save))
     check_serves(path, trainer.rows())
+
+
+def test_readers_that_follow_go_over_to_the_base_after_a_long_chain(
+    tmp_path: Path, trainer_in: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "LONGEST_CHAIN", 2)
+    trainer, path, late = trainer_in(tmp_path), tmp_path / "m", tmp_path / "late"
+    follower, sleeper = (Follower(tmp_path / "out", file) for file in (path, late))
+    saves = BackgroundSaves(trainer.saver(), SaveConfig(out="unused"))
+    kinds = ""
+    with ExitStack() as opened:
+        opened.callback(saves.close)
+        for number in range(1, 10):
+            trainer.train(10 * number, 100)
+            due = saves.due()
+            saves.finish()
+            assert due is not None
+            kinds += due["kind"][0]
+            assert [one.refused for one in follower.catch_up()] == [""]
+            if number == 1:
+                sleeper.catch_up()
+                server = opened.enter_context(Server(path))
+            assert server.refresh() == (number > 1)
+            with server.version() as version:
+                assert version.about.pass_number == number
+            check_serves(path, trainer.rows())
+        sleeper.catch_up()  # the chains that it knows are gone
+        check_serves(late, trainer.rows())
+    assert kinds == "bdbdbdbdb"
 
 
 @pytest.mark.slow
