@@ -127,18 +127,21 @@ PBX_INLINE float* RowOf(const RowBlock& block, int32_t id) {
   return reinterpret_cast<float*>(block.rows + static_cast<size_t>(id) * block.row_bytes);
 }
 
+// Prefetches into the second-level cache. Into the first level, an AMD EPYC fetches only 24 lines at
+// a time: a pull takes 1.3 times as long, and a push 2.4 times.
+PBX_INLINE void Prefetch(const void* at) { __builtin_prefetch(at, 0, 2); }
+
 // Prefetches the cache lines of bytes [first, last] of a row. An id of -1 does no harm: a prefetch
 // cannot fault.
 template <int kDim>
 PBX_INLINE void PrefetchRow(const RowBlock& block, int32_t id, size_t first, size_t last) {
   const char* row = block.rows + static_cast<int64_t>(id) * block.row_bytes;
   if constexpr (kDim != 0) {
-    for (size_t line = 0; line <= kDim * 4 / 64; ++line)
-      __builtin_prefetch(row + first + line * 64);
+    for (size_t line = 0; line <= kDim * 4 / 64; ++line) Prefetch(row + first + line * 64);
   } else {
-    for (size_t at = first; at < last; at += 64) __builtin_prefetch(row + at);
+    for (size_t at = first; at < last; at += 64) Prefetch(row + at);
   }
-  __builtin_prefetch(row + last);
+  Prefetch(row + last);
 }
 
 bool CheckIds(const int32_t* ids, size_t n, size_t rows) {

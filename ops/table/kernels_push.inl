@@ -50,7 +50,7 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
     if (ahead < last) {
       const uint64_t segment = static_cast<uint32_t>(segments[ahead] & INT32_MAX);
       const float* next = GradientOf(gradient, segment, InstanceOf(segment, reciprocal));
-      for (int at = 0; at < 1 + dim; at += 16) __builtin_prefetch(next + at);
+      for (int at = 0; at < 1 + dim; at += 16) Prefetch(next + at);
     }
     const int32_t keep = ~(segments[i] >> 31);  // 0 at the first occurrence of a row, otherwise -1
     t += static_cast<size_t>(1 + keep);
