@@ -1,4 +1,4 @@
-"""The operators, for dygraph, static PIR and static old-IR programs.
+"""The operators, for dygraph and static programs.
 
 Letters: B = instances, S = sparse slots, D = embedx_dim, nnz = ids in the batch.
 
@@ -131,7 +131,7 @@ def _pull_slots(
         raise ValueError(f"{op}: the list of slots is empty")
     widths = []
     for position, ids in enumerate(slots):
-        if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
+        if ids.dtype != paddle.int64:
             raise ValueError(
                 f"{op}: input {position} has dtype {ids.dtype}, expected int64 feasigns: "
                 "cast it, paddle.cast(ids, 'int64')"
@@ -143,37 +143,25 @@ def _pull_slots(
             )
         widths.append(int(ids.shape[-1]))
     packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)
-    return _call_in_order(op, {"Ids": packed, "W": anchor}, attrs, "Out", "float32"), widths
+    return _call_in_order(op, {"Ids": packed, "W": anchor}, attrs), widths
 
 
-def _call_in_order(
-    op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str
-) -> Any:
+def _call_in_order(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
     """Call an operator whose place among the pulls and pushes of the program matters.
 
     In a static program the operator also changes a variable in place, which nothing reads. So the
     executor runs the pulls of a block one after another, and all pushes after all pulls (the
     contract of steps is in ops/table/row_access.h).
     """
-    order = {"Order@OPTIONAL": None if paddle.in_dynamic_mode() else _order_of_block()}
-    in_place = {"OrderOut@OPTIONAL": "Order@OPTIONAL"}
-    return call(op, {**inputs, **order}, attrs, [output], dtype, in_place=in_place)[0]
+    order = None if paddle.in_dynamic_mode() else _order_of_block()
+    return call(op, {**inputs, "Order": order}, attrs)[0]
 
 
 def _order_of_block() -> Any:
     """The variable Order of the block that is being built, which its first operator makes."""
-    pir = paddle.framework.in_pir_mode()
-    if pir:
-        block = paddle.pir.get_current_insertion_point().block()
-    else:
-        block = paddle.static.default_main_program().current_block()
-    for op in block.ops:
-        name = op.name().removeprefix("custom_op.").rstrip("_") if pir else op.type
-        if name not in _IN_ORDER:
-            continue
-        if pir:
+    for op in paddle.pir.get_current_insertion_point().block().ops:
+        if op.name().removeprefix("custom_op.").rstrip("_") in _IN_ORDER:
             return op.operand_source(op.num_operands() - 1)
-        return block._var_recursive(op.input("Order@OPTIONAL")[0])
     return paddle.full([1], 0, "int32")
 
 
@@ -311,7 +299,7 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
     Raises: PassError if no pass is open; ValueError for a wrong shape or dtype, or a feasign that
         was not staged for the pass; TrainingError for a gradient that is not finite.
     """
-    return _call_in_order("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
+    return _call_in_order("push_box_sparse", {"Ids": ids, "Grad": grad}, {})
 
 
 def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> Any:
@@ -319,8 +307,8 @@ def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> 
 
     Columns 0 and 1 of the gradient of pulled rows are not derivatives but shows and clicks. So
     every program with `pull_box_sparse` needs this operator, or a `push_box_sparse` with counts.
-    Paddle's `paddle.static.nn.continuous_value_model` is the same operator, but builds only in old
-    IR.
+    Paddle's `paddle.static.nn.continuous_value_model` is the same operator, but cannot be called in
+    PIR programs.
 
     Args:
         rows: (N, 3 + D) float32, as pulled, or summed over a slot.
@@ -333,9 +321,7 @@ def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> 
 
     Raises: ValueError of Paddle if rows are not a matrix. Paddle does not check show_click.
     """
-    if paddle.framework.in_dynamic_or_pir_mode():
-        return paddle._C_ops.cvm(rows, show_click, use_cvm)
-    return paddle.static.nn.continuous_value_model(rows, show_click, use_cvm)
+    return paddle._C_ops.cvm(rows, show_click, use_cvm)
 
 
 def fused_pull_seqpool_cvm(
@@ -391,13 +377,13 @@ def fused_pull_seqpool_cvm(
     if dense is not None:
         op, inputs["Dense"] = f"{op}_concat", dense
     attrs = {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm}
-    return _call_in_order(op, {**inputs, "W": anchor}, attrs, "Out", "float32")
+    return _call_in_order(op, {**inputs, "W": anchor}, attrs)
 
 
 def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:
-    if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
+    if ids.dtype != paddle.int64:
         raise ValueError(f"{op}: ids have dtype {ids.dtype}, expected int64 row numbers")
-    out = call(op, {"Id": ids}, {"table": table, "size": size}, ["Out"], "float32")[0]
+    out = call(op, {"Id": ids}, {"table": table, "size": size})[0]
     out.stop_gradient = True
     return out
 

@@ -17,7 +17,6 @@ from paddlebox._call import call
 paddle = _native.paddle
 
 _SUMS = ("BatchSize", "BatchSum", "BatchSquareSum")
-_NEW_SUMS = ("NewSize", "NewSum", "NewSquareSum")
 
 
 def rank_attention(
@@ -56,8 +55,6 @@ def rank_attention(
         "box_rank_attention",
         {"X": input, "RankOffset": rank_offset, "RankParam": rank_param},
         {"max_rank": max_rank, "enable_input_bp": enable_input_bp},
-        ["Out"],
-        gradients=["X", "RankParam"],
     )[0]
 
 
@@ -101,8 +98,6 @@ def batch_fc(
         "box_batch_fc",
         {"Input": input, "W": weight, "Bias": bias},
         {"batchcount": batchcount, "transpose_weight": transpose_weight},
-        ["Out"],
-        gradients=["Input", "W", "Bias"],
     )[0]
     return _activated(out, act)
 
@@ -160,11 +155,11 @@ def data_norm(
     attrs: dict[str, Any] = {"slot_dim": slot_dim}
     out = _normalised("data_norm", inputs, attrs, scale_w, bias)
     if update_norm:
-        # Detached, because autograd of PIR programs also follows assigned values backwards.
+        # Detached, because autograd of static programs also follows assigned values backwards.
         inputs["X"] = input.detach()
         attrs |= {"epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
         with paddle.no_grad():
-            new = call("box_data_norm_update", inputs, attrs, _NEW_SUMS)
+            new = call("box_data_norm_update", inputs, attrs)
             for value, target in zip(new, sums, strict=True):
                 paddle.assign(value, output=target)
     return _activated(out, act)
@@ -216,7 +211,7 @@ def mlp(
         "box_mlp",
         {
             "Inputs": [input, *weights, *(bias for bias in biases if bias is not None)],
-            "Seed@OPTIONAL": seed,
+            "Seed": seed,
         },
         {
             "relu": [int(name == "relu") for name in activations],
@@ -224,8 +219,6 @@ def mlp(
             "bfloat16": dtype == "bfloat16",
             "dropout": float(dropout),
         },
-        ["Out", "Saved"],
-        gradients=["Inputs"],
     )[0]
 
 
@@ -293,14 +286,8 @@ def _normalised(
         "ScaleW": paddle.ones([columns], "float32") if scale_w is None else scale_w,
         "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
     }
-    outputs, gradients = ["Y", "Means", "Scales"], ["X", "ScaleW", "Bias"]
-    return call(f"box_{op}", {**inputs, **scaling}, attrs, outputs, gradients=gradients)[0]
+    return call(f"box_{op}", {**inputs, **scaling}, attrs)[0]
 
 
 def _activated(out: Any, act: str | None) -> Any:
-    if act is None:
-        return out
-    if paddle.framework.in_dynamic_or_pir_mode():
-        return getattr(paddle.nn.functional, act)(out)
-    # Several functions of Paddle, such as tanh, no longer accept old-IR variables.
-    return paddle.base.layer_helper.LayerHelper("activation", act=act).append_activation(out)
+    return out if act is None else getattr(paddle.nn.functional, act)(out)

@@ -104,8 +104,6 @@ def jagged_attention(
             "divisor": float(divisor),
             "bfloat16": dtype == "bfloat16",
         },
-        ["Out"],
-        gradients=["Q", "K", "V", "TimeBias", "PositionBias"],
     )[0]
 
 
@@ -120,15 +118,13 @@ def jagged_offsets(lengths: Any, places: int) -> Any:
 
     Raises: ValueError for another length.
     """
-    return call(
-        "box_jagged_offsets", {"Lengths": lengths}, {"places": places}, ["Offsets"], "int32"
-    )[0]
+    return call("box_jagged_offsets", {"Lengths": lengths}, {"places": places})[0]
 
 
 def jagged_places(offsets: Any) -> Any:
     """The place of each row in its sequence, from 0. offsets: (B + 1) int32. Returns (T) int32.
     Raises: ValueError for offsets that do not ascend from 0."""
-    return call("box_jagged_places", {"Offsets": offsets}, {}, ["Places"], "int32")[0]
+    return call("box_jagged_places", {"Offsets": offsets}, {})[0]
 
 
 def jagged_pack(x: Any, offsets: Any, *, reversed: bool = False) -> Any:  # noqa: A002
@@ -145,7 +141,7 @@ def jagged_pack(x: Any, offsets: Any, *, reversed: bool = False) -> Any:  # noqa
     Raises: ValueError for shapes that do not fit, or offsets that do not ascend from 0.
     """
     attrs = {"places": int(x.shape[1]), "reversed": reversed}
-    return call("box_jagged_pack", {"X": x, "Offsets": offsets}, attrs, ["Out"])[0]
+    return call("box_jagged_pack", {"X": x, "Offsets": offsets}, attrs)[0]
 
 
 def jagged_unpack(x: Any, offsets: Any, places: int, *, reversed: bool = False) -> Any:  # noqa: A002
@@ -162,23 +158,23 @@ def jagged_unpack(x: Any, offsets: Any, places: int, *, reversed: bool = False) 
     Raises: as `jagged_pack`.
     """
     attrs = {"places": places, "reversed": reversed}
-    return call("box_jagged_unpack", {"X": x, "Offsets": offsets}, attrs, ["Out"])[0]
+    return call("box_jagged_unpack", {"X": x, "Offsets": offsets}, attrs)[0]
 
 
 def jagged_repeat(x: Any, offsets: Any) -> Any:
     """The row of its sequence for each row. x: (B, C) float32; offsets: (B + 1) int32. Returns
     float32 (T, C), with a spare row as in `jagged_pack`. Raises: as `jagged_pack`."""
-    return call("box_jagged_repeat", {"X": x, "Offsets": offsets}, {}, ["Out"])[0]
+    return call("box_jagged_repeat", {"X": x, "Offsets": offsets}, {})[0]
 
 
 def jagged_sum(x: Any, offsets: Any) -> Any:
     """The sums over the rows of each sequence. x: (T, C) float32, possibly with spare rows;
     offsets: (B + 1) int32. Returns float32 (B, C). Raises: as `jagged_pack`."""
-    return call("box_jagged_sum", {"X": x, "Offsets": offsets}, {}, ["Out"])[0]
+    return call("box_jagged_sum", {"X": x, "Offsets": offsets}, {})[0]
 
 
 def jagged_softmax(x: Any, offsets: Any) -> Any:
     """The softmax of each column over the rows of a sequence. x: (T, C) float32, possibly with
     spare rows, which give 0; offsets: (B + 1) int32. Returns float32 (T, C). Raises: as
     `jagged_pack`."""
-    return call("box_jagged_softmax", {"X": x, "Offsets": offsets}, {}, ["Out"])[0]
+    return call("box_jagged_softmax", {"X": x, "Offsets": offsets}, {})[0]

@@ -254,7 +254,6 @@ def _seqpool(
         "box_fused_seqpool_cvm",
         {**inputs, "Cvm": cvm, "GradMask": mask},
         given,
-        ["Out"],
     )[0]
     return _by_slot(out, given)
 

@@ -22,7 +22,7 @@ def working(config: Config) -> Iterator[None]:
     """Show the log of the project during the block, and import Paddle, with the settings of the
     command line, unless the program has done so. Paddle's mode, static or dynamic, its device and
     its flags are afterwards what they were. Raises: ConfigError if the program has imported Paddle
-    with the settings of another `trainer.program`."""
+    with FLAGS_enable_pir_api=0, and `trainer.program` is pir."""
     with _log_shown():
         trainer = config.trainer
         if "paddle" in sys.modules:
@@ -94,11 +94,8 @@ def _check_program(program: Program) -> None:
     import paddle
 
     name = "FLAGS_enable_pir_api"
-    pir = bool(paddle.get_flags(name)[name])
-    if program is not Program.DYGRAPH and pir != (program is Program.PIR):
-        other = Program.PIR if pir else Program.OLD_IR
+    if program is Program.PIR and not paddle.get_flags(name)[name]:
         raise ConfigError(
-            f"trainer.program: expected {other.value}, for which this process has imported Paddle, "
-            f"found {program.value}: restart the process or the notebook's kernel, or choose "
-            f"{other.value}"
+            f"trainer.program pir needs {name}=1, but this process imported Paddle with 0: restart "
+            "the process or the notebook's kernel without it, or choose dygraph"
         )

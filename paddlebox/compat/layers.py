@@ -108,7 +108,7 @@ def pull_box_sparse(
         found = ops.pull_box_sparse(input, size + offset, anchor=anchor)
         rows = found if listed else [found]
     if offset:
-        rows = [call("box_skip_columns", {"X": r}, {"offset": offset}, ["Out"])[0] for r in rows]
+        rows = [call("box_skip_columns", {"X": r}, {"offset": offset})[0] for r in rows]
     return rows if listed else rows[0]
 
 
@@ -225,7 +225,7 @@ def _fully_connected(
     op: str, x: Any, weight: Any, bias: Any, attrs: Mapping[str, float], act: str | None
 ) -> Any:
     inputs = {"Input": x, "W": weight, "Bias": bias}
-    return _activated(call(f"box_{op}", inputs, attrs, ["Out"], gradients=[*inputs])[0], act)
+    return _activated(call(f"box_{op}", inputs, attrs)[0], act)
 
 
 def _check_equal(op: str, input_scale_factor: float, bias_scale_factor: float) -> None:

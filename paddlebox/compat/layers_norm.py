@@ -13,7 +13,6 @@ import numpy as np
 from paddlebox import _native, ops_dense
 from paddlebox._call import call
 from paddlebox.ops_dense import (
-    _NEW_SUMS,
     _SUMS,
     _activated,
     _create_sums,
@@ -75,7 +74,7 @@ def masked_data_norm(
         attrs = {"epsilon": float(epsilon), "summary_decay_rate": float(summary_decay_rate)}
         inputs["X"] = input.detach()
         counts = paddle.cast(paddle.any(mask), "float32") if sync_stats else None
-        _update(op, inputs, attrs, _NEW_SUMS, sums, sync_stats, counts)
+        _update(op, inputs, attrs, sums, sync_stats, counts)
     return _activated(out, act)
 
 
@@ -112,7 +111,7 @@ def data_norm(
     if update_norm:
         attrs = {"slot_dim": slot_dim, "epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
         inputs = {"X": input.detach(), **dict(zip(_SUMS, sums, strict=True))}
-        _update(op, inputs, attrs, _NEW_SUMS, sums, sync_stats)
+        _update(op, inputs, attrs, sums, sync_stats)
     return out
 
 
@@ -161,17 +160,11 @@ def cross_norm_layer_hadamard(
         initial = paddle.nn.initializer.Assign(values)
         summary = _running(op, "cross_summary", f"{prefix}.cross_summary", shape, initial)
     attrs: dict[str, Any] = {"fields_num": fields_num, "embed_dim": embed_dim}
-    out = call(
-        "box_cross_norm_hadamard",
-        {"Input": input, "Summary": summary},
-        attrs,
-        ["Out", "Means", "Scales"],
-        gradients=["Input"],
-    )[0]
+    out = call("box_cross_norm_hadamard", {"Input": input, "Summary": summary}, attrs)[0]
     if update_norm:
         attrs |= {"epsilon": float(epsilon), "summary_decay_rate": float(summary_decay_rate)}
         inputs = {"Input": input.detach(), "Summary": summary}
-        _update(op, inputs, attrs, ["NewSummary"], [summary], sync_stats)
+        _update(op, inputs, attrs, [summary], sync_stats)
     return out
 
 
@@ -179,7 +172,6 @@ def _update(
     op: str,
     inputs: Mapping[str, Any],
     attrs: Mapping[str, Any],
-    outputs: Sequence[str],
     sums: Sequence[Any],
     sync_stats: bool,
     counts: Any | None = None,
@@ -187,19 +179,18 @@ def _update(
     """Add a batch to running sums, by the operator box_<op>_update.
 
     Args:
-        inputs: detached, because autograd of PIR programs also follows assigned values backwards.
-        outputs: one for each of the sums.
+        inputs: detached, because autograd of static programs follows assigned values, too.
         counts: 0 if this rank's batch does not change the sums, else 1; None: it does.
     """
     update = f"box_{op}_update"
     with paddle.no_grad():
         if not sync_stats or paddle.distributed.get_world_size() == 1:
-            new = call(update, inputs, attrs, outputs)
+            new = call(update, inputs, attrs)
         else:
             ones = paddle.ones([1], "float32")
             counts = ones if counts is None else paddle.reshape(counts, [1])
             # Without the old sums, the operator gives the terms of this rank's batch.
-            terms = call(update, inputs, {**attrs, "summary_decay_rate": 0.0}, outputs)
+            terms = call(update, inputs, {**attrs, "summary_decay_rate": 0.0})
             *terms, ranks = sum_gradients([*(term * counts for term in terms), counts], ones)
             decay = paddle.where(ranks > 0, ones * float(attrs["summary_decay_rate"]), ones)
             new = [old * decay + term for old, term in zip(sums, terms, strict=True)]

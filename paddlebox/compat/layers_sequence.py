@@ -153,8 +153,6 @@ def fused_seq_tensor(
             "fea_emb_dim": fea_emb_dim,
             "ad_slot_offset": ad_slot_offset,
         },
-        ["DINOut", "MaskOut", "SideInfoOut", "ADSlotSessionOut"],
-        gradients=["Input", "ADInput"],
     )
     mask.stop_gradient = True
     return din, mask, side, session
@@ -170,7 +168,7 @@ def fused_causal_mask(seq_info: Any) -> Any:
     Returns: int64 (T, T), 1 where row and column are positions of the same sequence, and the column
         is not after the row; 0 elsewhere.
     """
-    mask = call("box_fused_causal_mask", {"SeqInfo": seq_info}, {}, ["Mask"], "int64")[0]
+    mask = call("box_fused_causal_mask", {"SeqInfo": seq_info}, {})[0]
     mask.stop_gradient = True
     return mask
 
@@ -213,7 +211,7 @@ def fused_seqpool_cvm_tradew(
     inputs, attrs = _of_slots("fused_seqpool_cvm_tradew", input, slots)
     attrs = {"pool_type": "SUM", **attrs, "use_cvm": use_cvm, "cvm_offset": cvm_offset}
     attrs |= {"trade_num": trade_num, "trade_id": max(trade_id, -1), "pad_value": float(pad_value)}
-    out = call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs, ["Out"])[0]
+    out = call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs)[0]
     return _by_slot(out, attrs)
 
 
@@ -243,7 +241,7 @@ def fusion_seqpool_cvm_concat(
     inputs, attrs = _of_slots("fusion_seqpool_cvm_concat", input, slots)
     attrs = {"pool_type": pool_type.upper(), **attrs, "use_cvm": use_cvm, "cvm_offset": 2}
     attrs |= {"trade_num": 0, "trade_id": -1, "pad_value": 0.0}
-    return call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs, ["Out"])[0]
+    return call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs)[0]
 
 
 def _columns(name: str, matrices: Sequence[Any]) -> int:
@@ -279,7 +277,4 @@ def _concat(
         "box_fused_concat",
         {"X": matrices},
         {"starts": [*starts] * times, "lengths": [*lengths] * times, "groups": groups},
-        ["Out"],
-        matrices[0].dtype,
-        gradients=["X"],
     )[0]

@@ -552,7 +552,7 @@ def _slots_of(variables: Sequence[Any], label: str, others: Collection[str] = ()
 def _slot_of(var: Any, label: str) -> Slot:
     if var.name == label:
         return Slot(name=var.name, type=SlotType.LABEL)
-    if "int" in str(var.dtype).lower():  # PIR and old IR have different types for it
+    if "int" in str(var.dtype).lower():
         return Slot(name=var.name, type=SlotType.SPARSE)
     dim = math.prod(var.shape[1:])
     if min(var.shape[1:], default=1) < 1:

@@ -25,7 +25,6 @@ class Schedule(StrEnum):
 
 class Program(StrEnum):
     PIR = "pir"
-    OLD_IR = "old_ir"
     DYGRAPH = "dygraph"
 
 
@@ -71,7 +70,7 @@ class TrainerConfig(Section):
     """The program, its epochs and threads, and evaluation within a run."""
 
     program: Choice[Program] = Field(
-        default=Program.PIR, description="static program in PIR or the old IR, or dygraph"
+        default=Program.PIR, description="static program (in PIR), or dygraph"
     )
     epochs: int = Field(
         default=1,

@@ -165,7 +165,7 @@ def _check_variable(var: Any, slot: Slot) -> None:
 
 
 def is_int64(var: Any) -> bool:
-    return "int64" in str(var.dtype).lower()  # PIR and old IR have different types for it
+    return "int64" in str(var.dtype).lower()
 
 
 @dataclass(frozen=True)

@@ -141,15 +141,12 @@ def choose(
     chosen["OMP_NUM_THREADS"] = Setting(str(threads), why)
     if program is not Program.DYGRAPH:
         chosen["FLAGS_eager_delete_tensor_gb"] = Setting("-1", "static program, keeps its buffers")
-        wanted = "1" if program is Program.PIR else "0"
-        given = env.get("FLAGS_enable_pir_api")
-        # This one affects more than speed: with the other value, another kind of program is built.
-        if given is not None and _is_true(given) != _is_true(wanted):
+        given = env.get("FLAGS_enable_pir_api", "1")
+        if not _is_true(given):
             raise ConfigError(
-                f"trainer.program is {program.value}, which needs FLAGS_enable_pir_api={wanted}, "
-                f"but the environment has {given!r}: unset it, or choose another trainer.program"
+                "trainer.program pir needs FLAGS_enable_pir_api=1, but the environment has "
+                f"{given!r}: unset it, or choose dygraph"
             )
-        chosen["FLAGS_enable_pir_api"] = Setting(wanted, f"trainer.program {program.value}")
     return chosen
 
 

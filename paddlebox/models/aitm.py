@@ -17,7 +17,7 @@ from paddlebox.config.models import AitmConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.functional import sigmoid, sum_over
+from paddlebox.nn.functional import sum_over
 from paddlebox.nn.linear import Linear
 from paddlebox.nn.mlp import Tower
 
@@ -64,7 +64,7 @@ class AITM(TaskModel):
         summed = super().loss(logits, labels, mask, late)
         if self.tasks == 1:
             return summed
-        likely = sigmoid(logits)
+        likely = paddle.nn.functional.sigmoid(logits)
         before = paddle.slice(likely, [1], [0], [self.tasks - 1])
         after = paddle.slice(likely, [1], [1], [self.tasks])
         every = paddle.nn.functional.relu(after - before)

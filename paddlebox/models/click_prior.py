@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.nn.functional import log
 
 paddle = ops.paddle
 
@@ -55,7 +54,7 @@ class ClickPrior(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
         strength = paddle.slice(self.prior, [0], [1], [2])
         yes = clicks + rate * strength
         no = paddle.nn.functional.relu(shows - clicks) + (1.0 - rate) * strength
-        log_odds = log(yes) - log(no) - (log(rate) - log(1.0 - rate))
+        log_odds = paddle.log(yes) - paddle.log(no) - (paddle.log(rate) - paddle.log(1.0 - rate))
         return [log_odds, shows / (shows + strength)]
 
     def forward(

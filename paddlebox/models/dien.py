@@ -19,7 +19,7 @@ from paddlebox import ops
 from paddlebox.config.models import DienConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, Linear, log_loss
-from paddlebox.nn.functional import sigmoid, sum_over, tanh
+from paddlebox.nn.functional import sum_over
 from paddlebox.nn.rows import mask_of, masked_softmax
 from paddlebox.nn.sequence import Histories
 
@@ -53,10 +53,11 @@ class GRU(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         for place in reversed(range(length)):
             given = paddle.reshape(paddle.slice(every, [1], [place], [place + 1]), [-1, 3 * width])
             there = paddle.slice(mask, [1], [place], [place + 1])
-            gates = sigmoid(paddle.slice(given, [1], [0], [2 * width]) + self.of_gates(state))
+            gates = paddle.slice(given, [1], [0], [2 * width]) + self.of_gates(state)
+            gates = paddle.nn.functional.sigmoid(gates)
             update = paddle.slice(gates, [1], [0], [width])
             reset = paddle.slice(gates, [1], [width], [2 * width])
-            candidate = tanh(
+            candidate = paddle.tanh(
                 paddle.slice(given, [1], [2 * width], [3 * width]) + reset * self.of_state(state)
             )
             if attention is not None:

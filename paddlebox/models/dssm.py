@@ -36,7 +36,7 @@ from paddlebox.config.slots import INTERCEPT
 from paddlebox.errors import ConfigError
 from paddlebox.models.encoded_dense import EncodedDense
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn.functional import exp, log, log_loss, matmul, sqrt, sum_over
+from paddlebox.nn.functional import log_loss, sum_over
 from paddlebox.nn.hstu import HstuLayer
 from paddlebox.nn.linear import Linear
 from paddlebox.nn.mlp import Tower
@@ -116,7 +116,7 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         if self.sequence is not None:
             parts.append(self.sequence(pooled, dense))
         x = self.output(self.stack(paddle.concat(parts, axis=1)))
-        return x / sqrt(sum_over(x * x, 1, keepdim=True) + 1e-12)
+        return x / paddle.sqrt(sum_over(x * x, 1, keepdim=True) + 1e-12)
 
 
 class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -179,18 +179,18 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
             return log_loss(logits, labels, mask=mask)
         assert self.vectors is not None  # logits come from a call of forward
         user, item = self.vectors
-        every = matmul(user, item, transpose_y=True) * _SMOOTHING  # (B, B)
+        every = paddle.matmul(user, item, transpose_y=True) * _SMOOTHING  # (B, B)
         own = sum_over(user * item, 1, keepdim=True) * _SMOOTHING
         # The product with ones sums over the batch: a static program does not know its size.
         counted = paddle.ones_like(own) if mask is None else mask
         if self._items is None:
             # The exponents are at most 20, so no float overflows.
-            among = matmul(exp(every - own), counted)
+            among = paddle.matmul(paddle.exp(every - own), counted)
             among = among if mask is None else among + _BESIDE_ZERO
         else:
-            among = matmul(self._odds(every - own, *self._items), counted) + 1.0
+            among = paddle.matmul(self._odds(every - own, *self._items), counted) + 1.0
         factor = labels if mask is None else labels * mask
-        return paddle.mean(factor * log(among))
+        return paddle.mean(factor * paddle.log(among))
 
     @staticmethod
     def _odds(differences: Any, items: Any, shows: Any) -> Any:
@@ -198,7 +198,7 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         are at most 20 + log(shows), 64 with 10^19 shows, so no float overflows."""
         others = [paddle.transpose(of, [1, 0]) for of in (items, shows)]
         same = paddle.cast(paddle.equal(items, others[0]), "float32")
-        return exp(differences + shows - others[1]) * (1.0 - same)
+        return paddle.exp(differences + shows - others[1]) * (1.0 - same)
 
 
 def towers_of(model: Any) -> dict[str, Any] | None:

@@ -22,7 +22,6 @@ from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel, share_to_come
 from paddlebox.nn import MLP
-from paddlebox.nn.functional import exp, log, sigmoid
 
 paddle = ops.paddle
 
@@ -33,7 +32,7 @@ def logit_of_product(a: Any, b: Any) -> Any:
     highest = terms[2]
     for term in terms[:2]:
         highest = highest + paddle.nn.functional.relu(term - highest)  # the larger of the two
-    return -1.0 * (highest + log(sum(exp(term - highest) for term in terms)))
+    return -1.0 * (highest + paddle.log(sum(paddle.exp(term - highest) for term in terms)))
 
 
 class ESMM(TaskModel):
@@ -70,8 +69,8 @@ class ESMM(TaskModel):
         if self.delayed != 1:
             return super().to_come(scores, l, labels)
         # The click is known, and without it no conversion can come: p is pCVR.
+        known = paddle.nn.functional.sigmoid(scores)
         click, p_click, p = (
-            paddle.slice(x, [1], [at], [at + 1])
-            for x, at in ((labels, 0), (sigmoid(scores), 0), (sigmoid(scores), 1))
+            paddle.slice(x, [1], [at], [at + 1]) for x, at in ((labels, 0), (known, 0), (known, 1))
         )
         return click * share_to_come(p / (p_click + 1e-7), l)

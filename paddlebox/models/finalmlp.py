@@ -15,7 +15,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import FinalMlpConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import Linear, LinearPart, Tower, flat, sigmoid, sum_over, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, sum_over, weights_of
 
 paddle = ops.paddle
 
@@ -52,7 +52,8 @@ class FinalMLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         if len(self.gates):
             contexts = (dense if self.dense_width else slots, slots)
             streams = [
-                x * (sigmoid(gate(c)) * 2.0) for gate, c in zip(self.gates, contexts, strict=True)
+                x * (paddle.nn.functional.sigmoid(gate(c)) * 2.0)
+                for gate, c in zip(self.gates, contexts, strict=True)
             ]
         one, two = (tower(y) for tower, y in zip(self.towers, streams, strict=True))
         turned = paddle.einsum("bhi,hij->bhj", paddle.reshape(one, self.parts), self.fusion)

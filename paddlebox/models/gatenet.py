@@ -16,7 +16,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import GateNetConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import Linear, LinearPart, Tower, flat, sigmoid, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, weights_of
 
 paddle = ops.paddle
 
@@ -43,8 +43,9 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        x = flat(pooled * sigmoid(paddle.einsum("bsd,sde->bse", pooled, self.gates)), dense)
+        gates = paddle.einsum("bsd,sde->bse", pooled, self.gates)
+        x = flat(pooled * paddle.nn.functional.sigmoid(gates), dense)
         for layer, gate in zip(self.layers, self.hidden_gates, strict=True):
             x = layer(x)
-            x = x * sigmoid(gate(x))
+            x = x * paddle.nn.functional.sigmoid(gate(x))
         return self.linear(weights_of(pooled, self.sparse), dense) + self.output(x)

@@ -11,7 +11,6 @@ from paddlebox.config.models import TaskConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import log_loss
-from paddlebox.nn.functional import sigmoid
 
 paddle = ops.paddle
 
@@ -91,7 +90,7 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         at, count = self.delayed, self.tasks
         scores, delays = _columns(logits, 0, count), _columns(logits, count, count + 1)
         positive, score = _columns(labels, at, at + 1), _columns(scores, at, at + 1)
-        to_come = self.to_come(scores, sigmoid(delays), labels)
+        to_come = self.to_come(scores, paddle.nn.functional.sigmoid(delays), labels)
         to_come.stop_gradient = True
         expected = _ANTICIPATED * (1.0 - positive) * to_come
         columns = [_columns(labels, task, task + 1) for task in range(count)]
@@ -110,7 +109,8 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         """
         del labels
         assert self.delayed is not None
-        return share_to_come(sigmoid(_columns(scores, self.delayed, self.delayed + 1)), l)
+        score = _columns(scores, self.delayed, self.delayed + 1)
+        return share_to_come(paddle.nn.functional.sigmoid(score), l)
 
 
 def _columns(x: Any, begin: int, end: int) -> Any:

@@ -9,7 +9,7 @@ from paddlebox.nn.fields import (
     vectors_of,
     weights_of,
 )
-from paddlebox.nn.functional import log_loss, pairs_of, sigmoid, sum_over, take
+from paddlebox.nn.functional import log_loss, pairs_of, sum_over, take
 from paddlebox.nn.linear import Linear, use_products
 from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import JoinedTables, PooledSlots, PooledTables, TableSlots
@@ -29,7 +29,6 @@ __all__ = [
     "interactions",
     "log_loss",
     "pairs_of",
-    "sigmoid",
     "sum_over",
     "take",
     "use_products",

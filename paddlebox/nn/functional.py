@@ -1,4 +1,4 @@
-"""Functions in place of those of Paddle that fail in old-IR programs or err; indices of pairs."""
+"""Sums, losses and selections that models share, and indices of pairs."""
 
 from __future__ import annotations
 
@@ -18,67 +18,9 @@ def sum_over(x: Any, axis: int, *, keepdim: bool = False) -> Any:
     return paddle.mean(x, axis=axis, keepdim=keepdim) * float(x.shape[axis])
 
 
-def sigmoid(x: Any) -> Any:
-    """`paddle.nn.functional.sigmoid`, also in old-IR programs. x: float32 of any shape."""
-    if paddle.framework.in_dynamic_or_pir_mode():
-        return paddle.nn.functional.sigmoid(x)
-    return paddle.base.layer_helper.LayerHelper("sigmoid", act="sigmoid").append_activation(x)
-
-
 def silu(x: Any) -> Any:
-    """`paddle.nn.functional.silu`."""
-    return x * sigmoid(x)
-
-
-def exp(x: Any) -> Any:
-    """`paddle.exp`."""
-    return _unary("exp", x)
-
-
-def log(x: Any) -> Any:
-    """`paddle.log`."""
-    return _unary("log", x)
-
-
-def sqrt(x: Any) -> Any:
-    """`paddle.sqrt`."""
-    return _unary("sqrt", x)
-
-
-def tanh(x: Any) -> Any:
-    """`paddle.tanh`."""
-    return _unary("tanh", x)
-
-
-def max_of_rows(x: Any) -> Any:
-    """`paddle.max(x, axis=1, keepdim=True)`, without a gradient. x: (B, n)."""
-    if paddle.framework.in_dynamic_or_pir_mode():
-        found = paddle.max(x, axis=1, keepdim=True)
-    else:
-        found = _append("reduce_max", {"X": x}, {"dim": [1], "keep_dim": True, "reduce_all": False})
-    found.stop_gradient = True
-    return found
-
-
-def matmul(x: Any, y: Any, *, transpose_y: bool = False) -> Any:
-    """`paddle.matmul`."""
-    if paddle.framework.in_dynamic_or_pir_mode():
-        return paddle.matmul(x, y, transpose_y=transpose_y)
-    return _append("matmul_v2", {"X": x, "Y": y}, {"trans_x": False, "trans_y": transpose_y})
-
-
-def _unary(op: str, x: Any) -> Any:
-    if paddle.framework.in_dynamic_or_pir_mode():
-        return getattr(paddle, op)(x)
-    return _append(op, {"X": x}, {})
-
-
-def _append(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
-    """Append the operator directly. The old IR has all of them, with their gradients."""
-    helper = paddle.base.layer_helper.LayerHelper(op)
-    out = helper.create_variable_for_type_inference(dtype=inputs["X"].dtype)
-    helper.append_op(type=op, inputs=inputs, outputs={"Out": out}, attrs=attrs)
-    return out
+    """`paddle.nn.functional.silu`, which ONNX and the device of the stock wheel do not have."""
+    return x * paddle.nn.functional.sigmoid(x)
 
 
 def pairs_of(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox._native import paddle
-from paddlebox.nn.functional import exp, log, log_loss, matmul, max_of_rows
+from paddlebox.nn.functional import log_loss
 
 _NOT_COUNTED = 1e9  # is subtracted from logits that do not count; their exponential is 0 then
 _BESIDE_ZERO = 1e-30  # for groups whose factors are all 0
@@ -24,8 +24,8 @@ def pairwise_loss(z: Any, y: Any, groups: Any, w: Any = None) -> Any:
     factors = _factors(z, w)
     lower = _same(groups) * paddle.cast(paddle.less_than(_row(y), y), "float32")
     apart = z - _row(z)  # (B, B), z_i - z_j
-    above = matmul(-1.0 * lower * paddle.nn.functional.log_sigmoid(apart), factors)
-    count = matmul(lower, factors)
+    above = paddle.matmul(-1.0 * lower * paddle.nn.functional.log_sigmoid(apart), factors)
+    count = paddle.matmul(lower, factors)
     none = paddle.cast(paddle.equal(count, paddle.zeros_like(count)), "float32")
     return paddle.mean(factors * above / (count + none))
 
@@ -55,8 +55,10 @@ def _log_share(apart: Any, groups: Any, factors: Any) -> Any:
         paddle.less_than(paddle.zeros_like(_row(factors)), _row(factors)), "float32"
     )
     among = apart * counted - _NOT_COUNTED * (1.0 - counted)
-    most = max_of_rows(among)  # is subtracted, so that no exponential is infinite
-    return log(matmul(counted * exp(among - most), factors) + _BESIDE_ZERO) + most
+    most = paddle.max(among, axis=1, keepdim=True)  # so that no exponential is infinite
+    most.stop_gradient = True
+    total = paddle.matmul(counted * paddle.exp(among - most), factors)
+    return paddle.log(total + _BESIDE_ZERO) + most
 
 
 def _factors(z: Any, w: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.nn.functional import matmul, silu, sum_over
+from paddlebox.nn.functional import silu, sum_over
 
 paddle = ops.paddle
 
@@ -176,10 +176,10 @@ class PaddedRows:
         return paddle.transpose(parted, [0, 2, 1, 3])
 
     def _scores(self, q: Any, k: Any, heads: int) -> Any:
-        return matmul(self._headed(q, heads), self._headed(k, heads), transpose_y=True)
+        return paddle.matmul(self._headed(q, heads), self._headed(k, heads), transpose_y=True)
 
     def _weighted(self, weights: Any, v: Any, heads: int) -> Any:
-        seen = matmul(weights, self._headed(v, heads))
+        seen = paddle.matmul(weights, self._headed(v, heads))
         return paddle.reshape(paddle.transpose(seen, [0, 2, 1, 3]), [-1, v.shape[1]])
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
-from paddlebox.nn.functional import sigmoid
 from paddlebox.nn.linear import Linear
 from paddlebox.nn.pooled_slots import PooledSlots
 from paddlebox.nn.rows import JaggedRows, PaddedRows, Rows
@@ -116,7 +115,6 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
     def __init__(self, width: int, momentum: float = 0.99) -> None:
         super().__init__()
-        # A fixed scale of 1 and shift of 0: without them the backward does not build in the old IR.
         fixed = [paddle.ParamAttr(trainable=False) for _ in range(2)]
         self.norm = paddle.nn.BatchNorm1D(
             width, momentum=momentum, epsilon=1e-8, weight_attr=fixed[0], bias_attr=fixed[1]
@@ -129,7 +127,7 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         """x: (..., width). Returns the same shape."""
         shape = [-1, *x.shape[1:]]
         rows = paddle.reshape(x, [-1, self.width])
-        p = sigmoid(self.norm(rows))
+        p = paddle.nn.functional.sigmoid(self.norm(rows))
         return paddle.reshape(rows * (p + (1.0 - p) * self.alpha), shape)
 
 
@@ -138,7 +136,7 @@ class _Activated(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
         super().__init__()
         self.linear = Linear(inputs, width)
         self.dice = Dice(width) if activation == "dice" else None
-        self.curve = sigmoid if activation == "sigmoid" else paddle.nn.functional.relu
+        self.curve = getattr(paddle.nn.functional, "sigmoid" if activation == "sigmoid" else "relu")
 
     def forward(self, x: Any) -> Any:
         made = self.linear(x)

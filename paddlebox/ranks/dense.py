@@ -14,7 +14,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox._call import call
-from paddlebox.config import Config, Program
+from paddlebox.config import Config
 from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
@@ -29,7 +29,7 @@ paddle = _native.paddle
 def sum_gradients(
     gradients: Sequence[Any], share: Any, *, on_gpu: bool = False, pushed: bool = False
 ) -> list[Any]:
-    """The gradients of the mean loss over the instances of all ranks, in dygraph and PIR programs.
+    """The gradients of the mean loss over the instances of all ranks, in dygraph and static programs.
 
     All gradients go into one message. From a GPU, it goes through Paddle's NCCL.
 
@@ -42,7 +42,7 @@ def sum_gradients(
     """
     if not on_gpu:
         of_all = {"Gradients": list(gradients), "Share": share}
-        flat = call("box_sum_over_ranks", of_all, {"pushed": pushed}, ["Sum"])[0]
+        flat = call("box_sum_over_ranks", of_all, {"pushed": pushed})[0]
     else:
         flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)
@@ -116,12 +116,12 @@ class Average(DenseSync):
 def dense_sync(world: Group, config: Config, *, weighted: bool) -> DenseSync:
     """The strategy of a config. weighted: whether instances have weights.
 
-    Raises: ConfigError for a program of the old IR, `optimizer.averaging` with
-    `ranks.sync_weight_step`, or libpaddlebox_gpu.so, on several ranks.
+    Raises: ConfigError for `optimizer.averaging` with `ranks.sync_weight_step`, or
+    libpaddlebox_gpu.so, on several ranks.
     """
     if not isinstance(world, World):
         return OneRank(weighted=weighted)
-    every, program = config.ranks.sync_weight_step, config.trainer.program
+    every = config.ranks.sync_weight_step
     if is_plugged_in():
         raise ConfigError(
             f"hbm.place is gpu with {world.size} ranks: libpaddlebox_gpu.so serves one rank only: "
@@ -131,11 +131,6 @@ def dense_sync(world: Group, config: Config, *, weighted: bool) -> DenseSync:
         raise ConfigError(
             "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "
             "each rank has its own parameters; use only one of these options"
-        )
-    if program is Program.OLD_IR:
-        raise ConfigError(
-            f"trainer.program {program.value} with {world.size} ranks: programs of the old IR do "
-            "not sum the dense gradients of ranks: use pir or dygraph"
         )
     return (
         Average(world, every, weighted=weighted) if every else AllReduce(world, weighted=weighted)

@@ -53,11 +53,6 @@ def onnx_of(program: bytes, parameters: bytes) -> bytes:
         raise ConfigError(
             "an ONNX model needs the package onnx: pip install 'onnx>=1.16'"
         ) from error
-    if program[:1] != b"{":
-        raise ConfigError(
-            "an ONNX model needs a program in PIR, found one in the old IR: export it again, "
-            "without FLAGS_enable_pir_api=0"
-        )
     with static_mode(), tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "model"
         prefix.with_suffix(".json").write_bytes(program)

@@ -143,7 +143,7 @@ def train_from_dataset(
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, Any] | None = None,
 ) -> PassResult:
-    """Train a static program, PIR or old IR, over the open pass of a dataset. B = instances. After
+    """Train a static program over the open pass of a dataset. B = instances. After
     an error in a batch the pass is abandoned, and the store stays at its last commit.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Program, Slots
+from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
 from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.config.models import CustomConfig
@@ -41,7 +41,7 @@ RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
 
 
 class ModelProgram(ABC):
-    """A zoo model as a static program (PIR or old IR) or as a dygraph layer. All compute the same
+    """A zoo model as a static program or as a dygraph layer. All compute the same
     steps and the same dense state. B = instances, T = tasks, n = values in the gradients of all
     dense parameters."""
 
@@ -127,11 +127,6 @@ def place_of(config: Config) -> Any:
     if not _runs_on_gpu(config):
         return paddle.CPUPlace()
     if is_plugged_in():
-        if config.trainer.program is Program.OLD_IR:
-            raise ConfigError(
-                "trainer.program old_ir does not run on the GPU of libpaddlebox_gpu.so: set it to "
-                "pir or dygraph, or set hbm.place to host"
-            )
         return paddle.CustomPlace(DEVICE, gpu_number())
     return paddle.CUDAPlace(gpu_number())
 

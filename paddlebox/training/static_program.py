@@ -1,4 +1,4 @@
-"""A zoo model as static Paddle programs, in PIR or in the old IR."""
+"""A zoo model as static Paddle programs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class StaticProgram(ModelProgram):
 
     @cached_property
     def _rates(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the learning rates, by name. They differ between PIR and the old IR."""
+        """The shapes of the learning rates, by name."""
         state = self._train.state_dict("all", self._scope)
         return {k: np.shape(np.array(v)) for k, v in state.items() if k.startswith(RATE)}
 

@@ -23,9 +23,8 @@ from paddlebox.launch import cpu
 cpu.apply(Program.{program}, 1)
 there = "paddle" in sys.modules
 import paddle
-flag = int(paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"])
-named = os.environ.get("FLAGS_enable_pir_api", "1")
-print(json.dumps(dict(there=there, flags=[str(flag), named])))
+name = "FLAGS_eager_delete_tensor_gb"
+print(json.dumps(dict(there=there, flags=[paddle.get_flags(name)[name], os.environ.get(name)])))
 """
 
 
@@ -102,10 +101,10 @@ def test_other_settings_of_libraries_take_a_process_that_imports_them() -> None:
     assert "fork_server" not in processes.run_python(PARENT, env={"FLAGS_other": "2"})
 
 
-@pytest.mark.parametrize("program", ["PIR", slow("OLD_IR"), slow("DYGRAPH")])
+@pytest.mark.parametrize("program", ["PIR", slow("DYGRAPH")])
 def test_a_program_finds_the_paddle_that_it_has_prepared(program: str) -> None:
     found = processes.run_python(APPLY.format(program=program))
     assert found["there"]
-    assert found["flags"] == ["0" if program == "OLD_IR" else "1"] * 2
+    assert found["flags"] == ([-1, "-1"] if program == "PIR" else [0, None])
     child = processes.start(["-c", APPLY.format(program=program)])
     assert json.loads(child.communicate(PATIENCE_S)[0]) == {**found, "there": program == "PIR"}

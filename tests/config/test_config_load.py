@@ -107,7 +107,7 @@ def test_numbers_in_every_notation_are_numbers(tmp_path: Path, text: str, value:
         ("mem: 3", "mem: expected a section with keys of its own, found 3 (int)"),
         ("table: {show_scale: on}", "table.show_scale: expected true or false, found 'on' (str)"),
         ("optimizer: {learning_rate: .nan}", "optimizer.learning_rate: expected a finite number"),
-        ("trainer: {program: PIR}", "expected 'pir', 'old_ir' or 'dygraph', found 'PIR' (str)"),
+        ("trainer: {program: PIR}", "expected 'pir' or 'dygraph', found 'PIR' (str)"),
         (
             "mem: {budget_bytes: 64MB}",
             "mem.budget_bytes: expected bytes, as a number and one of B, KiB",

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import tool
-from tests.support.marks import long
 
 CONFIG = "configs/dnn_synthetic.yaml"
 
@@ -80,14 +79,12 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(wide_data: Path, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", long("old_ir")])
 def test_threads_and_budgets_show_nowhere(
-    run_dir: Path, wide_data: Path, tmp_path: Path, program: str
+    run_dir: Path, wide_data: Path, tmp_path: Path
 ) -> None:
     summary = json.loads((run_dir / "summary.json").read_text())
     small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
-    threads = ["data.threads=4", f"trainer.program={program}"]
-    other, lines = trained(tmp_path / "r", overrides(wide_data, *small, *threads))
+    other, lines = trained(tmp_path / "r", overrides(wide_data, *small, "data.threads=4"))
     assert min(line["parts"] for line in lines) > 1
     assert other["sparse_digest"] == summary["sparse_digest"]
 

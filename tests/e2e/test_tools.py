@@ -129,7 +129,7 @@ def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir: Path, da
     before = contents(run_dir / "store")
     done = tool("evaluate", "-v", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
     assert done.returncode == 0, done.stderr
-    for told in ("FLAGS_enable_pir_api=1 (trainer.program pir", "BUCKET_ERROR="):
+    for told in ("FLAGS_eager_delete_tensor_gb=-1 (static program", "BUCKET_ERROR="):
         assert told in done.stderr
     printed = json.loads(done.stdout)
     assert 0.5 < printed["auc"] < 1

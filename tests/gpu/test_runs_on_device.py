@@ -83,13 +83,6 @@ def _refusal(device: dict[str, str], *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_old_ir_is_refused(device: dict[str, str]) -> None:
-    models = json.dumps({"dnn": {"type": "dnn", "hidden": [4]}})
-    error = _refusal(device, ZOO, "gpu", "old_ir", models, "1")
-    assert "ConfigError: trainer.program old_ir does not run on the GPU" in error
-
-
-@pytest.mark.slow
 def test_an_operator_without_a_kernel_for_its_dtype_is_refused_by_name(
     device: dict[str, str],
 ) -> None:

@@ -57,14 +57,9 @@ def test_mkl_is_configured_for_an_amd_processor(text: str, mkl: str | None) -> N
     assert values(text).get("MKL_DEBUG_CPU_TYPE") == mkl
 
 
-@pytest.mark.parametrize(
-    ("program", "pir", "eager"),
-    [(Program.PIR, "1", "-1"), (Program.OLD_IR, "0", "-1"), (Program.DYGRAPH, None, None)],
-)
-def test_flags_follow_the_program(program: Program, pir: str | None, eager: str | None) -> None:
-    chosen = values(INTEL, program)
-    assert chosen.get("FLAGS_enable_pir_api") == pir
-    assert chosen.get("FLAGS_eager_delete_tensor_gb") == eager
+@pytest.mark.parametrize(("program", "eager"), [(Program.PIR, "-1"), (Program.DYGRAPH, None)])
+def test_flags_follow_the_program(program: Program, eager: str | None) -> None:
+    assert values(INTEL, program).get("FLAGS_eager_delete_tensor_gb") == eager
 
 
 @pytest.mark.parametrize(
@@ -122,7 +117,6 @@ def test_a_users_own_settings_stay_and_are_logged() -> None:
     lines = apply(Program.PIR, env=env, cpu=CpuInfo.parse(AMD512))
     assert env["MKL_DEBUG_CPU_TYPE"] == "5"
     assert env["OMP_NUM_THREADS"] == "4"
-    assert env["FLAGS_enable_pir_api"] == "1"
     assert "MKL_DEBUG_CPU_TYPE=5 (from the environment, not 7: AMD with AVX-512)" in lines
     assert not any(line.startswith("OMP_NUM_THREADS") for line in lines)  # the same value
 
@@ -130,9 +124,9 @@ def test_a_users_own_settings_stay_and_are_logged() -> None:
 @pytest.mark.usefixtures("_no_paddle")
 def test_what_was_set_is_logged_with_its_reason() -> None:
     env: dict[str, str] = {}
-    lines = apply(Program.OLD_IR, env=env, cpu=CpuInfo.parse(AMD512))
+    lines = apply(Program.PIR, env=env, cpu=CpuInfo.parse(AMD512))
     assert "MKL_DEBUG_CPU_TYPE=7 (AMD with AVX-512; unset before)" in lines
-    assert len(lines) == len(env) == 4
+    assert len(lines) == len(env) == 3
 
 
 @pytest.mark.parametrize(
@@ -140,8 +134,6 @@ def test_what_was_set_is_logged_with_its_reason() -> None:
     [
         (Program.PIR, "true", True),
         (Program.PIR, "0", False),
-        (Program.OLD_IR, "1", False),
-        (Program.OLD_IR, "False", True),
         (Program.DYGRAPH, "0", True),
     ],
 )
@@ -167,17 +159,14 @@ def test_too_late_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_apply_sets_the_environment_of_this_process_on_this_machine() -> None:
     code = (
         "import os\nfrom paddlebox.config import Program\nfrom paddlebox.launch import cpu\n"
-        "cpu.apply(Program.OLD_IR)\nprint(os.environ['OMP_NUM_THREADS'])\n"
-        "print(os.environ['FLAGS_enable_pir_api'])\n"
+        "cpu.apply(Program.PIR)\nprint(os.environ['OMP_NUM_THREADS'])\n"
     )
-    names = ("OMP_NUM_THREADS", "FLAGS_enable_pir_api", "PADDLE_LOCAL_SIZE")
+    names = ("OMP_NUM_THREADS", "PADDLE_LOCAL_SIZE")
     env = {name: value for name, value in os.environ.items() if name not in names}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True
     )
-    threads, pir = ran.stdout.split()
-    assert 1 <= int(threads) <= 4
-    assert pir == "0"
+    assert 1 <= int(ran.stdout) <= 4
 
 
 def test_large_arrays_go_back_to_the_system() -> None:

@@ -117,15 +117,14 @@ def losses() -> Callable[[str], list[list[float]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["dygraph", long("old_ir")])
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
 def test_every_mode_of_program_trains_it_alike(
-    losses: Callable[[str], list[list[float]]], number: int, mode: str
+    losses: Callable[[str], list[list[float]]], number: int
 ) -> None:
     pir = losses("pir")[number]
     assert len(pir) == 20
     assert pir[-1] < pir[0] - 0.01  # one batch again and again: it learned
-    np.testing.assert_allclose(losses(mode)[number], pir, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(losses("dygraph")[number], pir, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("model", [model for model in SETTINGS if model != "dnn"])

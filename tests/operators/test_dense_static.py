@@ -1,4 +1,4 @@
-"""The dense operators in static programs, PIR and old IR: the numbers of dygraph, trained."""
+"""The dense operators in static programs: the numbers of dygraph, trained."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-
-from tests.support.marks import slow
-
-PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
-MODES = pytest.mark.parametrize(
-    "mode",
-    [PIR, slow(OLD_IR)],
-    ids=["pir", "old_ir"],
-)
 
 # One network of all operators: the same body builds it in a program and runs it in dygraph.
 NETWORK = """
@@ -99,11 +89,8 @@ print(json.dumps([losses, gradients, sums]))
 )
 
 
-@MODES
-def test_a_network_of_all_of_them_trains_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
-) -> None:
-    losses, gradients, sums = in_new_process(STATIC, env=mode)
+def test_a_network_of_all_of_them_trains_as_in_dygraph(in_new_process: Callable[..., Any]) -> None:
+    losses, gradients, sums = in_new_process(STATIC)
     expected = in_new_process(DYGRAPH)
     assert losses[-1] < 0.9 * losses[0]
     np.testing.assert_allclose(losses, expected[0], rtol=1e-4)
@@ -139,11 +126,10 @@ print(json.dumps(results))
 """
 
 
-@MODES
 def test_data_norm_makes_its_sums_and_a_program_without_update_reads_them(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    first, second, third = in_new_process(FUNCTIONAL, env=mode)
+    first, second, third = in_new_process(FUNCTIONAL)
     x = np.array([[1, 2], [3, 6]])
     np.testing.assert_allclose(first, x)
     # size 0.5 + 1, sum 0 + mean(x), square 0.5 + mean(x^2)
@@ -175,11 +161,10 @@ except ValueError as error:
 """
 
 
-@MODES
 def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    message = in_new_process(ERROR, env=mode)
+    message = in_new_process(ERROR)
     assert message.startswith("rank_attention: RankOffset: row 0, column 0 has rank 9, expected")
 
 
@@ -211,9 +196,8 @@ print(json.dumps(results))
 """
 
 
-@MODES
 def test_parameters_train_where_the_input_is_fed_and_has_no_gradient(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    for losses in in_new_process(FED, env=mode).values():
+    for losses in in_new_process(FED).values():
         assert losses[0] > losses[1] > losses[2]

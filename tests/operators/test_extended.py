@@ -14,7 +14,6 @@ from paddlebox._native import paddle
 from paddlebox.errors import PassError
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.support.fixtures import OpenTable
-from tests.support.marks import slow
 
 DIM, EXPAND = 4, 2
 SIZE = 3 + DIM
@@ -219,11 +218,10 @@ print(json.dumps([losses, sorted(moved), sorted(slots[0] | slots[2])]))
 """
 
 
-@pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 def test_a_program_trains_expand_of_the_slots_that_ask_for_it(
-    in_new_process: Callable[..., Any], pir: str
+    in_new_process: Callable[..., Any],
 ) -> None:
-    losses, moved, asked = in_new_process(PROGRAM, env={"FLAGS_enable_pir_api": pir})
+    losses, moved, asked = in_new_process(PROGRAM)
     assert losses[-1] < losses[0]
     assert moved
     assert set(moved) <= set(asked)

@@ -11,9 +11,7 @@ import pytest
 
 from paddlebox._native import core, paddle
 from paddlebox.nn.pooled_slots import PooledSlots
-from tests.operators.test_static import OLD_IR, PIR
 from tests.support.fixtures import OpenTable
-from tests.support.marks import long
 
 DIM, SLOTS, INSTANCES = 4, 2, 6
 
@@ -78,16 +76,9 @@ def factors_of(pooling: str, weights: np.ndarray) -> np.ndarray:
     return weights / norm if norm > 0 else weights
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        pytest.param("static", PIR, id="pir"),
-        long("static", OLD_IR, name="old_ir"),
-        pytest.param("dygraph", PIR, id="dygraph"),
-    ],
-)
+@pytest.mark.parametrize("kind", ["static", "dygraph"])
 def test_outputs_and_gradients_are_those_of_the_definition(
-    in_new_process: Callable[..., Any], kind: str, mode: dict[str, Any]
+    in_new_process: Callable[..., Any], kind: str
 ) -> None:
     random = np.random.default_rng(3)
     ids, factors, offsets = [], [], [0]
@@ -105,7 +96,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(
         "show_click": [[1, instance % 2] for instance in range(INSTANCES)],
         "gradient": gradient.tolist(),
     }
-    before, found, after, counts = in_new_process(STEP, kind, json.dumps(given), env=mode)
+    before, found, after, counts = in_new_process(STEP, kind, json.dumps(given))
     rows = np.array(before, np.float64)
     assert np.abs(rows[:, 1:]).min() > 0  # each has an embedx
     pooled, pushed = np.zeros(gradient.shape), np.zeros(rows.shape)

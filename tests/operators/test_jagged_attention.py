@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from paddlebox import ops
 from paddlebox._native import paddle
-from tests.operators.test_dense_static import MODES
 from tests.operators.test_mlp import bfloat16
 from tests.support.marks import slow
 
@@ -348,11 +347,8 @@ print(json.dumps([losses, [inputs[n].grad.numpy().tolist() for n in ("x", "asked
 )
 
 
-@MODES
-def test_a_network_of_all_of_them_trains_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
-) -> None:
-    losses, gradients = in_new_process(STATIC, env=mode)
+def test_a_network_of_all_of_them_trains_as_in_dygraph(in_new_process: Callable[..., Any]) -> None:
+    losses, gradients = in_new_process(STATIC)
     expected, expected_gradients = in_new_process(DYGRAPH)
     assert losses[-1] < 0.9 * losses[0]
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from paddlebox import _native, ops
 from paddlebox._native import paddle
-from tests.operators.test_dense_static import MODES
 
 WITH_BFLOAT16 = pytest.mark.skipif(
     _native.core.dense_library()[2]["bfloat16"] == "none", reason="the processor has no AVX512_BF16"
@@ -365,11 +364,8 @@ print(json.dumps(losses))
 """
 
 
-@MODES
-def test_it_trains_in_static_programs_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
-) -> None:
-    losses = in_new_process(TRAINED, env=mode)
+def test_it_trains_in_static_programs_as_in_dygraph(in_new_process: Callable[..., Any]) -> None:
+    losses = in_new_process(TRAINED)
     assert losses[-1] < 0.7 * losses[0]
     np.testing.assert_allclose(losses, in_new_process(TRAINED, "dygraph"), rtol=1e-5)
 

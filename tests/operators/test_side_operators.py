@@ -1,4 +1,4 @@
-"""pull_cache_value and lookup_input in dygraph, static PIR and static old IR."""
+"""pull_cache_value and lookup_input in dygraph and static programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.data.side_table import InputTable, ReplicaCache
 from paddlebox.errors import PassError
-from tests.support.marks import slow
 
 Opened = tuple[Any, Callable[..., Any]]
 OPERATORS = [(ReplicaCache, ops.pull_cache_value), (InputTable, ops.lookup_input)]
@@ -152,9 +151,8 @@ print(json.dumps([[float(o[0]) for o in outs], *(x.tolist() for x in outs[-1][1:
 """
 
 
-@pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
-def test_a_program_trains_over_them(in_new_process: Callable[..., Any], pir: str) -> None:
-    losses, cached, looked, message = in_new_process(PROGRAM, env={"FLAGS_enable_pir_api": pir})
+def test_a_program_trains_over_them(in_new_process: Callable[..., Any]) -> None:
+    losses, cached, looked, message = in_new_process(PROGRAM)
     assert losses[-1] < losses[0]
     assert cached == [[6, 7], [0, 1], [2, 3]]
     assert looked == [[[1] * 3, [2] * 3], [[0] * 3, [0] * 3], [[2] * 3, [1] * 3]]

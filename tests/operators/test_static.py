@@ -1,5 +1,4 @@
-"""The operators in static programs, PIR and old IR: each in a process of its own, for Paddle reads
-which of the two when it is imported."""
+"""The operators in static programs, and those of the old IR are refused."""
 
 from __future__ import annotations
 
@@ -8,10 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.support.marks import slow
-
-PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
 
 SETUP = """
 import json, sys
@@ -76,19 +71,15 @@ print(json.dumps(losses))
 )
 
 
-@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
-def test_26_slots_as_a_list_train(in_new_process: Callable[..., Any], mode: dict[str, Any]) -> None:
-    losses, rows = in_new_process(TRAIN, env=mode)
+def test_26_slots_as_a_list_train(in_new_process: Callable[..., Any]) -> None:
+    losses, rows = in_new_process(TRAIN)
     assert losses[-1] < 0.9 * losses[0]
     assert rows > 100  # the pushes made rows
 
 
 @pytest.mark.parametrize("slots", [1, 26])
-@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
-def test_paddles_own_helper_trains(
-    in_new_process: Callable[..., Any], mode: dict[str, Any], slots: int
-) -> None:
-    losses = in_new_process(STOCK_HELPER, str(slots), env=mode)
+def test_paddles_own_helper_trains(in_new_process: Callable[..., Any], slots: int) -> None:
+    losses = in_new_process(STOCK_HELPER, str(slots))
     assert losses[-1] < losses[0]
 
 
@@ -122,15 +113,11 @@ print(json.dumps([o[:, :2].tolist() for o in outs]))
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [("static", PIR), slow("static", OLD_IR), ("dygraph", PIR)],
-    ids=["pir", "old_ir", "dygraph"],
-)
+@pytest.mark.parametrize("kind", ["static", "dygraph"])
 def test_cvm_over_a_pull_counts_shows_and_clicks(
-    in_new_process: Callable[..., Any], kind: str, mode: dict[str, Any]
+    in_new_process: Callable[..., Any], kind: str
 ) -> None:
-    for step, out in enumerate(in_new_process(CVM, kind, env=mode)):
+    for step, out in enumerate(in_new_process(CVM, kind)):
         log_show, log_clicks = np.log(step + 1), [np.log(step + 1), 0]
         expected = [[log_show, log_clicks[0] - log_show], [log_show, log_clicks[1] - log_show]]
         np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
@@ -152,12 +139,19 @@ except ValueError as error:
 )
 
 
-@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
 def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    message = in_new_process(ERROR, env=mode)
+    message = in_new_process(ERROR)
     assert message.startswith("pull_box_sparse: feasign 500 is not among the keys of pass 1")
+
+
+@pytest.mark.slow
+def test_a_program_of_the_old_ir_is_refused(in_new_process: Callable[..., Any]) -> None:
+    code = f"{SETUP}try:\n    ops.pull_box_sparse(paddle.static.data('ids', [-1, 1], 'int64'), 7)\n"
+    code += "except ValueError as error:\n    print(json.dumps(str(error)))"
+    message = in_new_process(code, env={"FLAGS_enable_pir_api": "0"})
+    assert message.startswith("pull_box_sparse: expected dygraph or a program in PIR, found one in")
 
 
 EXCEPTION = (

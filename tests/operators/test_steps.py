@@ -1,5 +1,5 @@
 """Programs with several pulls: Paddle runs their pushes at the same time, in any order. Each run
-must leave the same rows, in PIR and in old IR, on the host and on a device."""
+must leave the same rows, on the host and on a device."""
 
 from __future__ import annotations
 
@@ -70,29 +70,25 @@ print(json.dumps(sorted(digests)))
 """
 
 REPEATS = 200
-PIR = {"FLAGS_enable_pir_api": "1"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "pulls", "pir", "place"),
+    ("kind", "pulls", "place"),
     [
-        ("plain", 8, "1", "host"),
-        slow("plain", 8, "0", "host"),
-        long("plain", 8, "1", "gpu"),
-        long("extended", 26, "1", "host"),
-        slow("extended", 2, "1", "gpu"),
-        slow("tables", 26, "1", "host"),
-        long("tables", 8, "1", "gpu"),
-        long("extended", 26, "0", "host"),
-        long("tables", 26, "0", "host"),
+        ("plain", 8, "host"),
+        long("plain", 8, "gpu"),
+        long("extended", 26, "host"),
+        slow("extended", 2, "gpu"),
+        slow("tables", 26, "host"),
+        long("tables", 8, "gpu"),
     ],
 )
 def test_every_run_leaves_the_same_rows(
-    in_new_process: Callable[..., Any], kind: str, pulls: int, pir: str, place: str
+    in_new_process: Callable[..., Any], kind: str, pulls: int, place: str
 ) -> None:
     found = [
-        in_new_process(PROGRAM, kind, str(pulls), "5", where, env={"FLAGS_enable_pir_api": ir})
-        for ir, where in dict.fromkeys([("1", "host"), (pir, place)])
+        in_new_process(PROGRAM, kind, str(pulls), "5", where)
+        for where in dict.fromkeys(["host", place])
     ]
     assert len(found[0]) == 1, "the rows depend on the order of pushes"
     assert found == found[:1] * len(found)
@@ -100,18 +96,12 @@ def test_every_run_leaves_the_same_rows(
 
 @pytest.mark.parametrize("kind", ["plain", "extended", "tables"])
 @pytest.mark.parametrize("pulls", [2, 8, 26])
-@pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
 @pytest.mark.parametrize("processes", [long(1), long(20)])
 def test_many_runs_leave_the_same_rows(
-    in_new_process: Callable[..., Any], kind: str, pulls: int, pir: str, processes: int
+    in_new_process: Callable[..., Any], kind: str, pulls: int, processes: int
 ) -> None:
     runs = REPEATS // processes
-    found = [
-        in_new_process(
-            PROGRAM, kind, str(pulls), str(runs), "host", env={"FLAGS_enable_pir_api": pir}
-        )
-        for _ in range(processes)
-    ]
+    found = [in_new_process(PROGRAM, kind, str(pulls), str(runs), "host") for _ in range(processes)]
     assert len(found[0]) == 1
     assert found == found[:1] * processes
 
@@ -125,6 +115,6 @@ orders = [op.operand_source(2).get_defining_op() for op in found]
 print(json.dumps([[op.name() for op in found], len({op.id() for op in orders})]))
 """
     )
-    names, orders = in_new_process(code, "plain", "3", "0", "host", env=PIR)
+    names, orders = in_new_process(code, "plain", "3", "0", "host")
     assert len(names) == 6, "three pulls and their backwards"
     assert orders == 1

@@ -28,7 +28,7 @@ AT_IMPORT = (
     "CUDA_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
+SHARED = {"OMP_NUM_THREADS"}  # each value of it has a server
 _SERVERS = "PADDLEBOX_TEST_SERVERS"  # the process with which the servers end, and their folder
 _PADDLEBOX = ["-m", "paddlebox"]
 

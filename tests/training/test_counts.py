@@ -142,7 +142,7 @@ def test_dumps_and_diagnoses_leave_late_lines_out(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", *map(long, ("old_ir", "dygraph"))])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_rows_count_conversions_when_they_come(folder: Path, program: str) -> None:
     found = train(folder, f"trainer.program={program}")
     assert found["error"] == ""

@@ -16,7 +16,7 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.training.plan import PlannedPass, repeats_source
 from paddlebox.training.warm_start.source import find_source, resolve_version, trained_by
 from paddlebox.training.warm_start.start import carry_dense
-from tests.support.marks import long, slow
+from tests.support.marks import long
 from tests.training.runs import SLOTS, Runs, write_data, write_slots
 
 
@@ -24,8 +24,7 @@ from tests.training.runs import SLOTS, Runs, write_data, write_slots
     ("program", "optimizer"),
     [
         ("pir", "adam"),
-        slow("old_ir", "adagrad"),
-        long("dygraph", "adam"),
+        long("dygraph", "adagrad"),
         long("pir", "sgd"),
     ],
 )

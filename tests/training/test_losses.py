@@ -82,7 +82,7 @@ def train(folder: Path, *overrides: str, **options: Any) -> Any:
 @pytest.mark.parametrize("loss", ["pairwise", long("listwise"), long("jrc")])
 def test_a_loss_in_groups_ranks_pages_the_same_in_all_programs(folder: Path, loss: str) -> None:
     options = [f"model.loss={loss}", "model.loss_group=page"]
-    found = [train(folder, *options, f"trainer.program={p}") for p in ("pir", "old_ir", "dygraph")]
+    found = [train(folder, *options, f"trainer.program={p}") for p in ("pir", "dygraph")]
     for one in found:
         assert one["error"] == ""
         assert one["test"]["page"]["uauc"] > 0.7

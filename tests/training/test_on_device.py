@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import make_synthetic, tool
-from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 GPU = "hbm.place=gpu"
@@ -56,13 +55,12 @@ DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_thresh
     [
         ["trainer.program=pir", *DATES],
         pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.long),
-        long(["trainer.program=old_ir"]),
         ["trainer.program=dygraph", "hbm.budget_bytes=1MiB", "checkpoint.every=2"],
         pytest.param(
             ["table.row_precision=float16", "data.dedup_slots=auto"], marks=pytest.mark.slow
         ),
     ],
-    ids=["pir, days", "dygraph, days", "old IR", "dygraph, parts", "16 bits, shared lists"],
+    ids=["pir, days", "dygraph, days", "dygraph, parts", "16 bits, shared lists"],
 )
 def test_a_run_ends_the_same(train: Callable[..., Any], overrides: list[str]) -> None:
     host, device = train("host", *overrides), train("device", GPU, *overrides)

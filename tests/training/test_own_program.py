@@ -10,25 +10,20 @@ import pytest
 
 from tests.support.fixtures import WriteLines
 from tests.support.instances import multislot_lines
-from tests.support.marks import slow
 
 SCRIPT = (Path(__file__).parent / "own_program.py").read_text()
-MODES = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 
 
 @pytest.fixture
 def run(
     in_new_process: Callable[..., Any], write_lines: WriteLines, tmp_path: Path
-) -> Callable[[str, str], Any]:
+) -> Callable[[str], Any]:
     file = write_lines("a.txt", multislot_lines(500))
-    return lambda case, pir: in_new_process(
-        SCRIPT, str(tmp_path / "store"), file, case, env={"FLAGS_enable_pir_api": pir}
-    )
+    return lambda case: in_new_process(SCRIPT, str(tmp_path / "store"), file, case)
 
 
-@MODES
-def test_it_trains_and_evaluates_with_metrics(run: Callable[[str, str], Any], pir: str) -> None:
-    report = run("works", pir)
+def test_it_trains_and_evaluates_with_metrics(run: Callable[[str], Any]) -> None:
+    report = run("works")
     assert report["samples"] == [500, 500]
     assert report["losses"][1] < report["losses"][0]
     assert report["aucs"][1] > report["aucs"][0] + 0.05  # it has seen these samples
@@ -39,7 +34,6 @@ def test_it_trains_and_evaluates_with_metrics(run: Callable[[str, str], Any], pi
     assert report["reopened"] == [2, report["digest"]]
 
 
-@MODES
 @pytest.mark.parametrize(
     ("case", "kind", "message"),
     [
@@ -48,9 +42,9 @@ def test_it_trains_and_evaluates_with_metrics(run: Callable[[str, str], Any], pi
     ],
 )
 def test_a_mistake_is_one_error_and_the_store_stays_at_its_last_commit(
-    run: Callable[[str, str], Any], pir: str, case: str, kind: str, message: str
+    run: Callable[[str], Any], case: str, kind: str, message: str
 ) -> None:
-    report = run(case, pir)
+    report = run(case)
     assert report["error"][0] == kind
     assert report["error"][1].startswith(message)
     assert report["reopened"] == [2, report["digest"]]

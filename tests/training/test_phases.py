@@ -180,7 +180,7 @@ class Plain:
         return float(loss), (p - y) / len(batch)
 
 
-@pytest.mark.parametrize("program", ["pir", slow("dygraph"), long("old_ir")])
+@pytest.mark.parametrize("program", ["pir", slow("dygraph")])
 def test_both_phases_agree_with_a_plain_model_and_shows_count_once(
     tmp_path: Path, program: str
 ) -> None:

@@ -62,7 +62,6 @@ def _long(name: str, *overrides: str) -> Any:
     [
         pytest.param(["trainer.program=pir", *ALL, *DATES], id="pir with all of it"),
         _slow("parts, every 2", *ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
-        _long("old IR", "trainer.program=old_ir", *ALL),
         _long("dygraph", "trainer.program=dygraph", *ALL, *DATES),
         _long("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
         _long(

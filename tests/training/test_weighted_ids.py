@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
-from tests.support.marks import long, slow
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "weights_small.py").read_text()
 ROWS = 240
@@ -124,7 +124,7 @@ def test_a_server_and_an_evaluation_predict_what_the_definition_says(
     assert found["test"]["logloss"] == pytest.approx(loss, abs=1e-6)
 
 
-@pytest.mark.parametrize("program", ["pir", slow("old_ir"), long("dygraph")])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_weights_of_1_train_the_bytes_of_no_weights(folder: Path, program: str) -> None:
     options = [f"trainer.program={program}", "model.type=dnn", "model.hidden=[8]"]
     plain = train(folder, "plain", {}, *options)

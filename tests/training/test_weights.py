@@ -65,7 +65,7 @@ def check_equal(one: Any, other: Any) -> None:
         assert one["rows"][feasign][1:] == pytest.approx(row[1:], rel=1e-6, abs=1e-6), feasign
 
 
-@pytest.mark.parametrize("program", ["pir", long("old_ir"), long("dygraph")])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 @pytest.mark.parametrize("show_scale", ["true", "false"])
 def test_weight_2_is_the_instance_twice(folder: Path, program: str, show_scale: str) -> None:
     options = [f"trainer.program={program}", f"table.show_scale={show_scale}"]

@@ -26,7 +26,6 @@ def run_dygraph(case: Case) -> Arrays:
 
 
 def run_static(case: Case) -> Arrays:
-    """In the kind of program that FLAGS_enable_pir_api chose when Paddle was imported."""
     program, startup = paddle.static.Program(), paddle.static.Program()
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), paddle.static.program_guard(program, startup):

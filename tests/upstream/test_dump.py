@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.support.fixtures import WriteLines
 from tests.support.instances import multislot_lines
-from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "dumped_program.py").read_text()
 ROWS, BATCH = 100, 32
@@ -23,16 +21,13 @@ def values(text: str) -> list[str]:
     return text.split(":")
 
 
-@pytest.mark.parametrize("pir", ["1", long("0")], ids=["pir", "old_ir"])
 def test_a_dump_has_what_the_steps_computed(
-    in_new_process: Callable[..., Any], write_lines: WriteLines, tmp_path: Path, pir: str
+    in_new_process: Callable[..., Any], write_lines: WriteLines, tmp_path: Path
 ) -> None:
     lines = multislot_lines(ROWS)
     plain = write_lines("plain.txt", lines)
     with_ids = write_lines("ids.txt", [f"1 id{n} {line}" for n, line in enumerate(lines)])
-    report = in_new_process(
-        SCRIPT, str(tmp_path), plain, with_ids, env={"FLAGS_enable_pir_api": pir}
-    )
+    report = in_new_process(SCRIPT, str(tmp_path), plain, with_ids)
     fetched = report["fetched"][: math.ceil(ROWS / BATCH)]
     (file,) = sorted((tmp_path / "whole").iterdir())
     assert file.name == "part-00-00000-00000"

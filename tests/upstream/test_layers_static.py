@@ -1,4 +1,4 @@
-"""The layers of paddlebox.compat.layers in static programs, PIR and old IR: they create their
+"""The layers of paddlebox.compat.layers in static programs: they create their
 parameters, and train as in dygraph."""
 
 from __future__ import annotations
@@ -7,15 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-
-from tests.support.marks import long
-
-MODES = pytest.mark.parametrize(
-    "mode",
-    [{"FLAGS_enable_pir_api": "1"}, long({"FLAGS_enable_pir_api": "0"})],
-    ids=["pir", "old_ir"],
-)
 
 # One network of all layers: the same body builds it in a program and runs it in dygraph.
 NETWORK = """
@@ -98,11 +89,8 @@ print(json.dumps([losses, inputs["x"].grad.numpy().tolist(),
 )
 
 
-@MODES
-def test_a_network_of_all_of_them_trains_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
-) -> None:
-    losses, gradient, sums = in_new_process(STATIC, env=mode)
+def test_a_network_of_all_of_them_trains_as_in_dygraph(in_new_process: Callable[..., Any]) -> None:
+    losses, gradient, sums = in_new_process(STATIC)
     expected = in_new_process(DYGRAPH)
     assert losses[-1] < 0.9 * losses[0]
     np.testing.assert_allclose(losses, expected[0], rtol=1e-5)
@@ -139,11 +127,10 @@ print(json.dumps(results))
 """
 
 
-@MODES
 def test_a_program_without_update_reads_the_sums_of_the_training_program(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    first, second, third = in_new_process(SHARED, env=mode)
+    first, second, third = in_new_process(SHARED)
     x = np.array([[1, 2], [3, 6]])
     crossed = np.column_stack([x, x.prod(1), x.prod(1)])
     for values, before, after in zip((x, crossed), first, second, strict=True):
@@ -184,11 +171,10 @@ print(json.dumps(results))
 """
 
 
-@MODES
 def test_parameters_train_where_the_input_is_fed_and_has_no_gradient(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    for losses in in_new_process(FED, env=mode).values():
+    for losses in in_new_process(FED).values():
         assert losses[0] > losses[1] > losses[2]
 
 
@@ -223,11 +209,10 @@ print(json.dumps(messages))
 """
 
 
-@MODES
 def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(
-    in_new_process: Callable[..., Any], mode: dict[str, Any]
+    in_new_process: Callable[..., Any],
 ) -> None:
-    messages = in_new_process(ERRORS, env=mode)
+    messages = in_new_process(ERRORS)
     assert [message.partition(":")[0] for message in messages] == [
         "masked_data_norm",
         "data_norm",

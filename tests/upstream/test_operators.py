@@ -1,5 +1,5 @@
 """PaddleBox's dense operators against float64 numpy: one test for each test case of PaddleBox's own
-unit tests, and random calls of every operator, in dygraph and in both kinds of static programs."""
+unit tests, and random calls of every operator, in dygraph and in static programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from paddlebox._native import paddle
-from tests.support.marks import slow
 from tests.upstream.cases import OPERATORS, UPSTREAM
 from tests.upstream.harness import BOUND, describe, worst
 
@@ -17,7 +16,6 @@ CASES = 25  # of each operator in a quick test
 STATIC_CASES = 3  # a program is built for each
 MANY_CASES = 1000  # of each operator in the slow tests
 
-MODES = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 STATIC = """
 import json, sys
 from tests.upstream.harness import worst_static
@@ -42,13 +40,9 @@ def test_random_calls_in_dygraph(name: str) -> None:
     assert found[0] < BOUND, describe(name, CASES, found)
 
 
-@MODES
 @pytest.mark.parametrize("table", ["upstream", "operators"])
-def test_the_same_in_static_programs(
-    in_new_process: Callable[..., Any], pir: str, table: str
-) -> None:
-    env = {"FLAGS_enable_pir_api": pir}
-    found = in_new_process(STATIC, str(STATIC_CASES), table, env=env)
+def test_the_same_in_static_programs(in_new_process: Callable[..., Any], table: str) -> None:
+    found = in_new_process(STATIC, str(STATIC_CASES), table)
     assert found.keys() == (UPSTREAM if table == "upstream" else OPERATORS).keys()
     for name, one in found.items():
         assert one[0] < BOUND, describe(name, STATIC_CASES, one)
@@ -63,10 +57,9 @@ def test_many_random_calls_in_dygraph(name: str) -> None:
 
 
 @pytest.mark.long
-@MODES
-def test_many_random_calls_in_static_programs(in_new_process: Callable[..., Any], pir: str) -> None:
+def test_many_random_calls_in_static_programs(in_new_process: Callable[..., Any]) -> None:
     cases = MANY_CASES // 10
-    found = in_new_process(STATIC, str(cases), "operators", env={"FLAGS_enable_pir_api": pir})
+    found = in_new_process(STATIC, str(cases), "operators")
     for name, one in found.items():
         print(describe(name, cases, one))
         assert one[0] < BOUND, describe(name, cases, one)

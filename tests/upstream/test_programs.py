@@ -1,4 +1,4 @@
-"""Programs in the style of PaddleBox's own tests of its datasets, in PIR, old IR and dygraph.
+"""Programs in the style of PaddleBox's own tests of its datasets, in static programs and dygraph.
 
 PaddleBox's test_boxps, test_dataset and (until October 2022) test_paddlebox_datafeed have a
 counterpart here or in the other files of this folder.
@@ -13,15 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.marks import long, slow
+from tests.support.marks import slow
 from tests.support.processes import ROOT, run
 
 HERE = Path(__file__).parent
-MODES = pytest.mark.parametrize("mode", ["pir", long("old_ir"), slow("dygraph")])
-
-
-def settings(mode: str) -> dict[str, str]:
-    return {"FLAGS_enable_pir_api": "0" if mode == "old_ir" else "1"}
+MODES = pytest.mark.parametrize("mode", ["pir", slow("dygraph")])
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +31,11 @@ def page_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mode", ["pir", long("old_ir")])
 def test_two_days_of_join_and_update_with_saves_metrics_and_an_auc_runner(
-    in_new_process: Callable[..., Any], page_views: Path, tmp_path: Path, mode: str
+    in_new_process: Callable[..., Any], page_views: Path, tmp_path: Path
 ) -> None:
     script = (HERE / "day_program.py").read_text()
-    found = in_new_process(script, str(page_views), str(tmp_path), env=settings(mode))
+    found = in_new_process(script, str(page_views), str(tmp_path))
     assert found["samples"] == [2400] * 8
     assert found["batches"] == {"120": 80}  # 40 page views of three ads
     assert [[values[7] for values in phase] for phase in found["metrics"]] == [[2400, 800]] * 8
@@ -67,7 +62,7 @@ def test_join_and_update_of_one_program(
     in_new_process: Callable[..., Any], tmp_path: Path, mode: str, case: str
 ) -> None:
     script = (HERE / "phases_program.py").read_text()
-    found = in_new_process(script, mode, case, str(tmp_path), env=settings(mode))
+    found = in_new_process(script, mode, case, str(tmp_path))
     assert found["finite"]
     assert found["version"] == 1
     # x counts from 1, y down from 99; every instance is shown in both phases, and counted once.
@@ -88,7 +83,7 @@ def test_the_ways_to_train_a_dataset(
     in_new_process: Callable[..., Any], tmp_path: Path, mode: str
 ) -> None:
     script = (HERE / "dataset_program.py").read_text()
-    found = in_new_process(script, mode, str(tmp_path), env=settings(mode))
+    found = in_new_process(script, mode, str(tmp_path))
     assert found["tags"] == [f"id{number}" for number in range(7)]
     assert found["losses"][1] != found["losses"][0]  # the rows have changed
     assert found["ten"] == [1] * 10

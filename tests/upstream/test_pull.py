@@ -235,11 +235,10 @@ print(json.dumps([shapes, shows]))
 """
 
 
-@pytest.mark.parametrize("pir", ["1", long("0")], ids=["pir", "old_ir"])
 def test_static_programs_count_a_show_for_each_occurrence(
-    in_new_process: Callable[..., Any], pir: str
+    in_new_process: Callable[..., Any],
 ) -> None:
-    shapes, shows = in_new_process(STATIC, env={"FLAGS_enable_pir_api": pir})
+    shapes, shows = in_new_process(STATIC)
     assert shapes == [[2, 6]] * 3
     # Slot a is pulled twice: 5 occurs twice, and 9 four times.
     assert shows == [2.0, 4.0]

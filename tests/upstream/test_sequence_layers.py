@@ -1,5 +1,5 @@
 """Counterparts of PaddleBox's tests of layers over columns, sequences and jagged rows, in dygraph
-and in both kinds of static programs; and what its tests leave out: mistakes, unused outputs."""
+and in static programs; and what its tests leave out: mistakes, unused outputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.compat import layers_sequence as layers
-from tests.support.marks import long
 from tests.upstream import sequence_cases
 from tests.upstream.sequence_runs import Case, exact, in_dygraph, in_program, worst
 
-MODES = pytest.mark.parametrize("mode", ["dygraph", "pir", long("old_ir")])
+MODES = pytest.mark.parametrize("mode", ["dygraph", "pir"])
 HERE = "from tests.upstream.test_sequence_layers import *\n"
 
 
@@ -32,7 +31,7 @@ def in_mode(mode: str, function: Callable[[], Any], in_new_process: Callable[...
     if mode == "dygraph":
         return function()
     code = f"{HERE}import json\npaddle.enable_static()\nprint(json.dumps({function.__name__}()))"
-    return in_new_process(code, env={"FLAGS_enable_pir_api": "1" if mode == "pir" else "0"})
+    return in_new_process(code)
 
 
 def worst_here(cases: list[Case]) -> float:

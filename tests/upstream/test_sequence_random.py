@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.marks import slow
 from tests.upstream.sequence_cases import LAYERS
 from tests.upstream.sequence_runs import random_worst
 
 CASES = 1000  # for each layer in dygraph
-IN_PROGRAMS = 100  # for each layer in each kind of static program
+IN_PROGRAMS = 100  # for each layer in static programs
 QUICK = 20
 
 PROGRAMS = """
@@ -23,7 +22,6 @@ from tests.upstream.sequence_runs import in_program, random_worst
 cases = int(sys.argv[1])
 print(json.dumps({name: random_worst(LAYERS[name], cases, in_program) for name in LAYERS}))
 """
-KINDS = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -39,19 +37,15 @@ def test_a_layer_is_what_numpy_computes_in_many_cases(layer: str) -> None:
     assert found <= 1
 
 
-@KINDS
-def test_a_program_computes_the_same(in_new_process: Callable[..., Any], pir: str) -> None:
-    worst = in_new_process(PROGRAMS, str(QUICK), env={"FLAGS_enable_pir_api": pir})
+def test_a_program_computes_the_same(in_new_process: Callable[..., Any]) -> None:
+    worst = in_new_process(PROGRAMS, str(QUICK))
     assert worst.keys() == LAYERS.keys()
     assert max(worst.values()) <= 1, worst
 
 
 @pytest.mark.long
-@KINDS
-def test_a_program_computes_the_same_in_many_cases(
-    in_new_process: Callable[..., Any], pir: str
-) -> None:
-    worst = in_new_process(PROGRAMS, str(IN_PROGRAMS), env={"FLAGS_enable_pir_api": pir})
+def test_a_program_computes_the_same_in_many_cases(in_new_process: Callable[..., Any]) -> None:
+    worst = in_new_process(PROGRAMS, str(IN_PROGRAMS))
     for layer, found in worst.items():
         print(f"{layer}: {IN_PROGRAMS} programs, largest error {found:.3f} of the bound")
     assert max(worst.values()) <= 1, worst
