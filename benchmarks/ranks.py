@@ -354,18 +354,18 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # (n) feasigns, (n, 2) counts,
 
 def rows_of(run_dir: Path) -> Rows:
     """The rows of all ranks, ordered by feasign."""
-    import pyarrow.parquet as pq
+    from paddlebox.store.group import ALL_KEYS
+    from paddlebox.store.rank_stores import rank_versions
+    from paddlebox.store.stored_rows import StoredRows
+    from paddlebox.store.table import fields_of_rows
 
-    out = run_dir / "rows.parquet"
-    subprocess.run(
-        [sys.executable, "tools/store.py", "dump", str(run_dir), "--out", str(out)],
-        cwd=report.ROOT, check=True, capture_output=True,
-    )  # fmt: skip
-    table = pq.read_table(out).sort_by("feasign")
-    counts = np.stack([table[name].to_numpy() for name in ("show", "click")], axis=1)
-    embedx = table["embedx_w"].combine_chunks().flatten().to_numpy().reshape(len(counts), -1)
-    weights = np.concatenate([table["embed_w"].to_numpy()[:, None], embedx], axis=1)
-    return table["feasign"].to_numpy(), counts, weights
+    with StoredRows(rank_versions(run_dir / "store")) as stored:
+        feasigns, words = stored.read(*ALL_KEYS)
+        fields = fields_of_rows(stored.layout, words)
+    order = np.argsort(feasigns)
+    counts = np.stack([fields["show"], fields["click"]], axis=1)
+    weights = np.concatenate([fields["embed_w"][:, None], fields["embedx_w"]], axis=1)
+    return feasigns[order], counts[order], weights[order]
 
 
 def distance(one: Rows, several: Rows) -> dict[str, float]:

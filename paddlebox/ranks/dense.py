@@ -29,7 +29,7 @@ paddle = _native.paddle
 def sum_gradients(
     gradients: Sequence[Any], share: Any, *, on_gpu: bool = False, pushed: bool = False
 ) -> list[Any]:
-    """The gradients of the mean loss over the instances of all ranks, in dygraph and static programs.
+    """The gradients of the mean loss over the instances of all ranks.
 
     All gradients go into one message. From a GPU, it goes through Paddle's NCCL.
 

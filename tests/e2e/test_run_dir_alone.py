@@ -92,7 +92,6 @@ def test_the_other_tools_take_a_run_dir_alone_too(folder: Path, tmp_path: Path) 
     ran(folder, "report", "run", "--out", tmp_path / "r.html")
     ran(folder, "compare", "run", "run", "--out", tmp_path / "c.html")
     assert json.loads(ran(folder, "store", "stat", "run", "--json"))["version"] == 1
-    ran(folder, "store", "dump", "run", "--out", tmp_path / "rows.parquet")
     ran(folder, "export", "run", "--out", tmp_path / "m.export")
 
 

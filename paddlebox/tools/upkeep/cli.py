@@ -74,11 +74,6 @@ def store_parser() -> argparse.ArgumentParser:
     option("values", nargs="+", metavar="FEASIGN", help="a feasign; with --slot a value")
     option("--slot", metavar="NAME", help="look up values of this slot, as in the data")
     option("--version", **version)
-    option = add("dump", "write all rows to a Parquet file")
-    option("--out", type=Path, required=True, metavar="FILE", help="the file to write")
-    only = "only rows of this slot; its index in a store without names"
-    option("--slot", metavar="NAME", help=only)
-    option("--version", **version)
     option = add("export", "write the rows of a run to a folder for other programs", of_store=False)
     option("run_dir", type=Path, metavar="RUN_DIR", help="the run")
     option("--to", required=True, metavar="FOLDER", help="a new folder; or hdfs://, s3://, gs://")

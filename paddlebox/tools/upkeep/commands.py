@@ -21,7 +21,6 @@ from paddlebox.store.files import table_folder
 from paddlebox.store.group import ALL_KEYS, key_ranges
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
-from paddlebox.store.stored_rows import StoredRows, write_rows
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.rows.export import Chosen, export_rows
@@ -145,19 +144,6 @@ def _feasign(text: str) -> int:
             f"{text}: a feasign is 1 to 2^64 - 1; to look up a value of the data, add --slot NAME"
         )
     return value
-
-
-def dump(folder: Path, arguments: argparse.Namespace) -> Result:
-    versions = [(folder, record_of(folder, arguments.version))]
-    if arguments.store != folder:
-        versions = rank_versions(folder, arguments.version)
-    slots = None
-    if arguments.slot is not None:
-        slots = {index_of(versions[0][1], arguments.slot)}
-    with StoredRows(versions) as stored:
-        rows = write_rows(arguments.out, stored.schema, stored.batches(slots))
-    value = {"rows": rows, "file": str(arguments.out)}
-    return SOUND, value, [f"{rows:,} rows in {arguments.out}"]
 
 
 def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
@@ -365,7 +351,6 @@ _COMMANDS: dict[str, Command] = {
     "digest": digest,
     "verify": verify_store,
     "lookup": lookup,
-    "dump": dump,
     "life": show_life,
     "compact": compact,
     "repair": repair_store,
@@ -392,7 +377,7 @@ def run(arguments: argparse.Namespace) -> Result:
     if arguments.command == "erase":  # it is one for all ranks
         return erase_rows(existing_stores(store), arguments)
     command = _COMMANDS[arguments.command]
-    if len(stores) == 1 or command is dump:
+    if len(stores) == 1:
         return command(store, arguments)
     # For a run dir of several ranks, run the command on each store, at the version of one pass.
     chosen: dict[Path, int] = {}

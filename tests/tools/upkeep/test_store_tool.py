@@ -11,7 +11,6 @@ from typing import Any
 import lmdb
 import numpy as np
 import paddle
-import pyarrow.parquet as pq
 import pytest
 
 from paddlebox import _native, ops
@@ -119,14 +118,11 @@ def snapshot(store: Path) -> dict[str, bytes]:
     }
 
 
-def test_looking_changes_no_byte(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_looking_changes_no_byte(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = snapshot(store)
     for command in (["stat"], ["digest"], ["verify"], ["repair"]):
         assert store_main([command[0], str(store)]) == 0
     assert store_main(["lookup", str(store), "1"]) == 0
-    assert store_main(["dump", str(store), "--out", str(tmp_path / "x.parquet")]) == 0
     assert snapshot(store) == before
     assert list((store / "leases").iterdir()) == []
 
@@ -188,22 +184,6 @@ def test_values_are_not_looked_up_where_a_store_does_not_say_its_slots(
 ) -> None:
     assert store_main(["lookup", str(store), "--slot", "user", "u56"]) == 4
     assert "has no record of its slots" in capsys.readouterr().err
-
-
-def test_a_dump_holds_every_row(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "rows.parquet"
-    assert run(capsys, "dump", store, "--out", out)["rows"] == 4001
-    rows = pq.read_table(out)
-    assert sorted(rows["feasign"].to_pylist()) == [*range(1, 4001), HUGE]
-    with Table(CONFIG, folder=store, read_only=True) as table:
-        feasigns, floats = table.read_all()
-    assert rows["feasign"].to_pylist() == feasigns.tolist()
-    assert np.array_equal(rows["show"].to_numpy(), floats[:, 1])
-    assert np.array_equal(np.array(rows["embedx_w"].to_pylist(), np.float32), floats[:, 8:12])
-    assert run(capsys, "dump", store, "--out", out, "--slot", 7)["rows"] == 0
-    assert text(capsys, "dump", store, "--out", tmp_path / "none" / "x", code=4) == ""
 
 
 def test_a_sound_store_verifies_and_names_what_a_crash_left(
