@@ -12,9 +12,6 @@ The models are compared, on the same rows and columns, with the peers of peers/o
               it converges; numbers are standardized
   LightGBM    LGBMClassifier with its defaults; missing numbers and categories are named
 
-With --catboost, CatBoostClassifier with its defaults is shown, too, on the first two folds of
-datasets of up to 200,000 rows. It takes longer than all the rest, and is not a goal.
-
 The better peer is the one of regression and LightGBM with the higher mean AUC, or with the lower
 mean log loss. Differences are paired by fold; the standard error is that of their mean.
 
@@ -30,11 +27,6 @@ and for each such model: ahead of the better peer's AUC by more than 0.002 on ha
 The choice of values takes at most 5 % of the CPU seconds of a training. If BEFORE names keys, they
 switch off what a run chooses since then: with --before, the models are also trained like that, and
 training takes at most 1.5 times as long in all.
-
-With --curve, what missed a goal of AUC or log loss is also trained, with its better peer, on 1/8,
-1/4 and 1/2 of the training rows. With --grid, the best point of a grid is chosen by the AUC on the
-last fifth of the first fold's training rows and trained on every fold: models are at most 0.003
-below it.
 
 This takes some hours. With --resume DIR, the predictions of each training are kept in DIR. A later
 call takes from there the peers' on the same rows, and those of the same code.
@@ -80,22 +72,12 @@ BEFORE: tuple[str, ...] = (
 POINTS: dict[str, list[str]] = {
     "defaults": [],
     "before": list(BEFORE),
-    "batch_size 128": ["data.batch_size=128"],
-    "batch_size 512": ["data.batch_size=512"],
-    "embed rate 0.03": ["table.embed.learning_rate=0.03"],
-    "embed rate 0.3": ["table.embed.learning_rate=0.3"],
-    "dense rate 3e-4": ["optimizer.learning_rate=3e-4"],
-    "hidden 128-64": ["model.hidden=[128, 64]"],
-    "use_cvm": ["model.use_cvm=true"],
 }
-GRID = tuple(point for point in POINTS if point != "before")
 BELOW, BELOW_IN_THE_MEAN, ABOVE_LOG_LOSS = -0.001, -0.003, 0.002
 AHEAD, AHEAD_SHARE, TIMES_BEFORE = 0.002, 0.5, 1.5
 CHOOSING_SHARE = 0.05
-LR_BELOW_REGRESSION, BELOW_GRID = -0.002, -0.003
-LARGE_ROWS = 200_000  # larger datasets train on two folds only, without CatBoost and the grid
-CATBOOST_FOLDS = 2
-SHARES = (0.125, 0.25, 0.5)  # of the training rows, for --curve
+LR_BELOW_REGRESSION = -0.002
+LARGE_ROWS = 200_000  # larger datasets train on two folds only
 
 
 @dataclass(frozen=True)
@@ -106,9 +88,7 @@ class Job:
     what: str  # a model or a peer
     fold: int
     point: str = "defaults"
-    early: bool = False  # trains on four fifths of the training rows and evaluates on the rest
     seed: int = 1
-    share: float = 1.0  # of the training rows
 
 
 def parts_of(job: Job, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,9 +97,7 @@ def parts_of(job: Job, rows: int) -> tuple[np.ndarray, np.ndarray]:
     judged = order[job.fold :: FOLDS]
     train = np.setdiff1d(order, judged, assume_unique=True)
     np.random.default_rng(job.fold).shuffle(train)
-    if job.early:
-        train, judged = np.split(train, [len(train) * 4 // 5])
-    return train[: int(len(train) * job.share)], judged
+    return train, judged
 
 
 def load(job: Job, rows: Rows, folder: Path) -> Any:
@@ -332,13 +310,12 @@ def mean(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
 
 def beside(ours: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:
     """The figures of a model with the better peer and the differences from it."""
-    goals = {name: of for name, of in peers.items() if name != "catboost"}
-    by_auc = max(goals, key=lambda name: statistics.fmean(goals[name]["auc"]))
-    by_loss = min(goals, key=lambda name: statistics.fmean(goals[name]["log_loss"]))
-    relative = [a / b for a, b in zip(ours["log_loss"], goals[by_loss]["log_loss"], strict=True)]
+    by_auc = max(peers, key=lambda name: statistics.fmean(peers[name]["auc"]))
+    by_loss = min(peers, key=lambda name: statistics.fmean(peers[name]["log_loss"]))
+    relative = [a / b for a, b in zip(ours["log_loss"], peers[by_loss]["log_loss"], strict=True)]
     found = ours | {
         "better": by_auc,
-        "less_better": mean(ours["auc"], goals[by_auc]["auc"]),
+        "less_better": mean(ours["auc"], peers[by_auc]["auc"]),
         "better_by_log_loss": by_loss,
         "log_loss_above": mean(relative, [1.0] * len(relative)),
     }
@@ -360,11 +337,7 @@ def measure(data: DataSet, folder: Path, options: argparse.Namespace) -> dict[st
         for model in models
         for point in points
     }
-    of_peers = {
-        peer: [Job(data.name, peer, fold) for fold in folds if fold < most]
-        for peer in options.of_peers
-        if (most := (0 if large else CATBOOST_FOLDS) if peer == "catboost" else FOLDS)
-    }
+    of_peers = {peer: [Job(data.name, peer, fold) for fold in folds] for peer in PEERS}
     jobs = [job for part in (*of_peers.values(), *ours.values()) for job in part]
     found = results.of(jobs)
     peers = {peer: figures_of([found[job] for job in part]) for peer, part in of_peers.items()}
@@ -380,44 +353,7 @@ def measure(data: DataSet, folder: Path, options: argparse.Namespace) -> dict[st
         entry = figures["models"][model] = beside(own, peers)
         if options.before:
             entry["before"] = figures_of([found[job] for job in ours[model, "before"]])
-        if options.grid and not large:
-            entry |= grid(data.name, model, folds, own["auc"], results)
-        if options.curve and any(
-            goal.outcome == "MISSED" for goal in goals_of_model("", model, entry)
-        ):
-            entry["curve"] = curve(data.name, model, entry["better"], folds, results)
     return figures
-
-
-def grid(
-    data: str, model: str, folds: Sequence[int], own: Sequence[float], results: Results
-) -> dict[str, Any]:
-    """The AUC of each point of the grid, and the difference from the best."""
-    early = results.of([Job(data, model, 0, point, early=True) for point in GRID])
-    found = {job.point: auc_of(one) for job, one in early.items()}
-    best = max(found, key=found.__getitem__)
-    aucs = own
-    if best != "defaults":
-        jobs = [Job(data, model, fold, best, seed=1 + fold % 3) for fold in folds]
-        aucs = [auc_of(one) for one in results.of(jobs).values()]
-    return {"grid": found, "grid_best": best, "less_grid": mean(own, aucs)}
-
-
-def curve(
-    data: str, model: str, peer: str, folds: Sequence[int], results: Results
-) -> dict[str, dict[str, float]]:
-    """The mean AUC of a model and of a peer by the share of the training rows."""
-    found: dict[str, dict[str, float]] = {model: {}, peer: {}}
-    for share in SHARES:
-        for what in (model, peer):
-            seeds = [1 + fold % 3 if what == model else 1 for fold in folds]
-            jobs = [
-                Job(data, what, fold, seed=seed, share=share)
-                for fold, seed in zip(folds, seeds, strict=True)
-            ]
-            aucs = [auc_of(one) for one in results.of(jobs).values()]
-            found[what][str(share)] = statistics.fmean(aucs)
-    return found
 
 
 def goals_of_model(name: str, model: str, entry: dict[str, Any]) -> Iterator[report.Goal]:
@@ -439,10 +375,6 @@ def goals_of_model(name: str, model: str, entry: dict[str, Any]) -> Iterator[rep
         if name == "census":
             value = entry["less_lightgbm"]["mean"]
             yield report.at_least(f"{name}, {model}: AUC less LightGBM's", value, BELOW)
-    if "less_grid" in entry:
-        value = entry["less_grid"]["mean"]
-        what = f"{name}, {model}: AUC less that of {entry['grid_best']}"
-        yield report.at_least(what, value, BELOW_GRID)
 
 
 def goals_of_all(figures: dict[str, Any], models: Sequence[str]) -> Iterator[report.Goal]:
@@ -484,7 +416,7 @@ def not_measured(name: str, models: Sequence[str]) -> list[report.Goal]:
 
 def shown(figures: dict[str, Any], model: str) -> str:
     """A table of the datasets with the better peer and a model."""
-    head = ["data", "rows", "better peer", model, "difference", "error", "log loss", "CatBoost"]
+    head = ["data", "rows", "better peer", model, "difference", "error", "log loss"]
     lines = []
     for name, of in figures.items():
         entry = of["models"].get(model)
@@ -492,7 +424,6 @@ def shown(figures: dict[str, Any], model: str) -> str:
             continue
         better, less, above = entry["better"], entry["less_better"], entry["log_loss_above"]
         theirs = statistics.fmean(of["peers"][better]["auc"])
-        trees = of["peers"].get("catboost")
         lines.append(
             [
                 f"`{name}`" + (", held out" if of["held_out"] else ""),
@@ -502,7 +433,6 @@ def shown(figures: dict[str, Any], model: str) -> str:
                 f"{less['mean']:+.4f}",
                 f"{less['error']:.4f}",
                 f"{above['mean']:+.2%}",
-                f"{statistics.fmean(trees['auc']):.4f}" if trees else "",
             ]
         )
     return table(head, lines)
@@ -525,11 +455,7 @@ def show(name: str, figures: dict[str, Any]) -> None:
         if "less_better" in entry:
             less = entry["less_better"]
             text += f", less {entry['better']} {less['mean']:+.4f} ({less['error']:.4f})"
-        if "less_grid" in entry:
-            text += f", less grid's best {entry['less_grid']['mean']:+.4f} ({entry['grid_best']})"
         print(text, flush=True)
-        for of, by_share in entry.get("curve", {}).items():
-            print(f"    {of:10}", {share: round(auc, 4) for share, auc in by_share.items()})
 
 
 def main() -> int:
@@ -538,21 +464,17 @@ def main() -> int:
     parser.add_argument("--data", nargs="+", choices=names, default=names)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["lr", "deepfm"])
     parser.add_argument("--peers", action="store_true", help="run the peers alone")
-    parser.add_argument("--catboost", action="store_true", help="also run CatBoost")
     parser.add_argument("--folds", type=int, choices=range(2, FOLDS + 1), default=FOLDS)
     parser.add_argument("--before", action="store_true", help="also train with the keys of BEFORE")
-    parser.add_argument("--grid", action="store_true", help="compare with the best of a grid")
-    parser.add_argument("--curve", action="store_true", help="train misses on fewer rows, too")
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, with one thread each")
     parser.add_argument("--resume", type=Path, help="folder that keeps results between calls")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/defaults.json"))
     options = parser.parse_args()
     options.models = [] if options.peers else options.models
-    options.of_peers = [peer for peer in PEERS if peer != "catboost" or options.catboost]
     if options.resume:
         options.resume.mkdir(parents=True, exist_ok=True)
     try:
-        for peer in options.of_peers:
+        for peer in PEERS:
             peer_version(peer)
     except importlib.metadata.PackageNotFoundError as error:
         why = f"{error.name} is not installed (make bench-setup)"

@@ -94,26 +94,6 @@ def grid(run: Run, pattern: str) -> str:
 # ---- a benchmark each
 
 
-def defaults(run: Run) -> str:
-    models = ("lr", "deepfm", "dcn_v2", "finalmlp")
-    head = ["data", "rows", "regression", "LightGBM", *models, "network minus the grid's best"]
-    rows = []
-    for name, of in run["figures"].items():
-        if name == "seconds":
-            continue
-        held = ", held out" if of["held_out"] else ""
-        peers = [f"{statistics.fmean(of[peer]):.4f}" for peer in ("regression", "lightgbm")]
-        ours = [
-            f"{statistics.fmean(of['models'][model]['auc']):.4f} "
-            f"({of['models'][model]['less_regression']['mean']:+.4f})"
-            for model in models
-        ]
-        grid = [m["less_grid"]["mean"] for m in of["models"].values() if "less_grid" in m]
-        least = f"{min(grid):+.4f}" if grid else ""
-        rows.append([f"`{name}`{held}", f"{of['rows']:,}", *peers, *ours, least])
-    return f"{table(head, rows)}\n\n{not_reached(run)}"
-
-
 def not_reached(run: Run) -> str:
     """For many goals: their number, and those that are not ok."""
     others = [goal for goal in run["goals"] if goal["outcome"] != "ok"]
@@ -226,7 +206,6 @@ def kills(run: Run) -> str:
 
 # Without one of its own, a run has the table of its goals.
 TABLES: dict[str, Callable[[Run], str]] = {
-    "defaults": defaults,
     "hot_path": hot_path,
     "kills": kills,
     "many_ranks": many_ranks,

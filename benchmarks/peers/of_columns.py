@@ -1,4 +1,4 @@
-"""Logistic regression, LightGBM and CatBoost with their defaults, on the columns of small_data.py.
+"""Logistic regression and LightGBM with their defaults, on the columns of small_data.py.
 
 Letters: n = rows, S = sparse slots, W = dense slots.
 """
@@ -128,40 +128,20 @@ def regression(columns: Columns, known: np.ndarray, asked: np.ndarray) -> np.nda
     return np.asarray(model.predict_proba(matrix[asked])[:, 1])
 
 
-def _table(columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What trees get: (n, C) the first value of each slot as a category, and as numbers the lengths
-    of lists (n, L) and the dense slots (n, W)."""
-    kept = ~columns.is_number
-    several = columns.counts.max(axis=0, initial=0) > 1
-    return columns.first[:, kept].astype(int), columns.counts[:, several], columns.numbers
-
-
 def lightgbm(columns: Columns, known: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Of the first value of each slot as a category, the lengths of lists, and the dense slots."""
     from lightgbm import LGBMClassifier
 
-    first, counts, numbers = _table(columns)
-    table = np.column_stack([np.where(first < 0, np.nan, first), counts, numbers]).astype(float)
+    first = columns.first[:, ~columns.is_number].astype(float)
+    counts = columns.counts[:, columns.counts.max(axis=0, initial=0) > 1]
+    table = np.column_stack([np.where(first < 0, np.nan, first), counts, columns.numbers])
     model = LGBMClassifier(n_jobs=1, verbosity=-1).fit(
         table[known], columns.labels[known], categorical_feature=list(range(first.shape[1]))
     )
     return np.asarray(model.predict_proba(table[asked])[:, 1])
 
 
-def catboost(columns: Columns, known: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    import pandas
-    from catboost import CatBoostClassifier
-
-    first, *others = _table(columns)
-    of = {f"c{k}": first[:, k] for k in range(first.shape[1])}
-    rest = np.column_stack(others)
-    table = pandas.DataFrame(of | {f"n{k}": rest[:, k] for k in range(rest.shape[1])})
-    model = CatBoostClassifier(thread_count=1, verbose=False, allow_writing_files=False)
-    model.fit(table.iloc[known], columns.labels[known].astype(int), cat_features=list(of))
-    return np.asarray(model.predict_proba(table.iloc[asked])[:, 1])
-
-
 PEERS: dict[str, Callable[[Columns, np.ndarray, np.ndarray], np.ndarray]] = {
     "regression": regression,
     "lightgbm": lightgbm,
-    "catboost": catboost,
 }
