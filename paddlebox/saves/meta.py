@@ -11,7 +11,7 @@ from typing import Any
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
-from paddlebox.store.files import crc32c
+from paddlebox.store.stamped import read_stamped, stamped
 
 FORMAT = 2
 META = "meta.json"
@@ -43,17 +43,11 @@ STATE_WORDS: dict[str, Callable[[int], int]] = {
 }
 
 
-def _crc_of(fields: Mapping[str, Any]) -> int:
-    rest = {name: value for name, value in fields.items() if name != "crc32c"}
-    return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
-
-
 def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
     """Write meta.json durably, with the fields `format` and `crc32c` added. Returns the CRC32C."""
-    complete = {**fields, "format": FORMAT}
-    crc = complete["crc32c"] = _crc_of(complete)
+    complete = stamped(fields, FORMAT)
     files.write_durably(str(folder / META), _text_of(complete))
-    return crc
+    return int(complete["crc32c"])
 
 
 def _text_of(complete: Mapping[str, Any]) -> bytes:
@@ -77,31 +71,19 @@ def read_meta(folder: Path) -> dict[str, Any]:
 def parse_meta(content: bytes, path: str) -> dict[str, Any]:
     """Check the content of a meta.json. path: for messages. Raises: StoreError if it has another
     format; CorruptionError."""
-    try:
-        fields = json.loads(content)
-        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in fields]
-        crc = _crc_of(fields)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise CorruptionError(f"{path}: not the record of a save: {error}") from error
-    if crc != fields.get("crc32c"):
-        raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {fields.get('crc32c')}")
-    if fields.get("format") != FORMAT:
-        raise StoreError(
-            f"{path}: has format {fields.get('format')}, expected {FORMAT}: read it with the "
-            "version of paddlebox that wrote it"
-        )
+    fields = read_stamped(content, path, FORMAT)
     if content != _text_of(fields):  # the CRC does not cover the spaces between the fields
         raise CorruptionError(
             f"{path}: expected {len(_text_of(fields))} bytes as it was written, "
             f"found {len(content)} others with the same fields"
         )
-    if missing:
+    if missing := [name for name in _FIELDS if name not in fields]:
         raise CorruptionError(f"{path}: lacks {', '.join(missing)}")
     try:
         _check(fields)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"{path}: not the record of a save: {error!r}") from error
-    return dict(fields)
+    return fields
 
 
 def _check(fields: Mapping[str, Any]) -> None:

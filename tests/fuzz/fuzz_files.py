@@ -41,7 +41,7 @@ from paddlebox.config import Format, TableConfig
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
 from paddlebox.errors import PaddleBoxError
-from paddlebox.saves.meta import META, _crc_of, _text_of
+from paddlebox.saves.meta import META, _text_of
 from paddlebox.saves.reader import chain_of, open_save
 from paddlebox.saves.saver import Saver
 from paddlebox.store import copies, parity_set
@@ -56,6 +56,7 @@ from paddlebox.store.parity_set import (
     hex_crc,
 )
 from paddlebox.store.record import frame, unframe
+from paddlebox.store.stamped import checksum
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
@@ -281,7 +282,7 @@ def forge(path: Path, data: bytes, rng: random.Random) -> bytes | None:
         fields = _replace(json.loads(data), rng)
         if not isinstance(fields, dict):
             return json.dumps(fields).encode()
-        fields["crc32c"] = _crc_of(fields)
+        fields["crc32c"] = checksum(fields)
         return _text_of(fields) if "format" in fields else json.dumps(fields).encode()
     if path.suffix == ".set":
         size = int.from_bytes(data[-24:-16], "little")

@@ -12,10 +12,11 @@ import pytest
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves import donefile
-from paddlebox.saves.meta import _FIELDS, FORMAT, _crc_of, _text_of, parse_meta
+from paddlebox.saves.meta import _FIELDS, FORMAT, _text_of, parse_meta
 from paddlebox.store import checked, copies, files
 from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, frame
+from paddlebox.store.stamped import checksum
 from paddlebox.store.version_store import VersionStore
 from tests.fuzz import fuzz_files
 from tests.support.marks import long, slow
@@ -66,10 +67,10 @@ def test_a_save_whose_parent_has_an_impossible_checksum_is_refused(crc: Any) -> 
     fields |= {**names, "layout": {"embedx_dim": 2}, "format": FORMAT}
     fields["created_at"] = "2024-01-01T00:00:00+00:00"
     fields["parent"] = {"name": names["base"], "crc32c": 7}
-    fields["crc32c"] = _crc_of(fields)
+    fields["crc32c"] = checksum(fields)
     assert parse_meta(_text_of(fields), "m") == fields
     fields["parent"]["crc32c"] = crc
-    fields["crc32c"] = _crc_of(fields)
+    fields["crc32c"] = checksum(fields)
     with pytest.raises(CorruptionError, match="crc32c of the parent is"):
         parse_meta(_text_of(fields), "m")
 

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from paddlebox._native import core
-from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.errors import CorruptionError
 from paddlebox.store.files import crc32c
+from paddlebox.store.stamped import read_stamped, stamped
 from paddlebox.tools.publish.sink import Change, SaveId, TableChange, described, id_of
 from paddlebox.tools.rows.columns import FEASIGN
 from paddlebox.tools.rows.export import key_slots_of, network_of
@@ -52,28 +53,16 @@ def read_index(folder: Folder) -> Index:
     if content is None:
         return Index()
     try:
-        fields = json.loads(content)
-        expected, found = fields.pop("crc32c"), fields.pop("format")
-        if found != FORMAT:
-            raise StoreError(
-                f"{where}: has format {found}, expected {FORMAT}: use the version of paddlebox "
-                "that wrote it"
-            )
-        if _checksum(fields) != expected:
-            raise ValueError("its content differs from its checksum")
+        fields = read_stamped(content, where, FORMAT)
         names = [version["folder"] for version in fields["versions"]] + fields["before"]
         if not all(_OURS.fullmatch(name) for name in names):
             raise ValueError(f"it names other folders than those of versions: {names}")
         return Index(int(fields["number"]), tuple(fields["versions"]), tuple(fields["before"]))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (CorruptionError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(
             f"{where}: does not name published versions: {error}: copy it again, or remove it, "
             "and the next version is published with all of its rows"
         ) from error
-
-
-def _checksum(fields: dict[str, Any]) -> int:
-    return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
 class FolderSink:
@@ -103,8 +92,7 @@ class FolderSink:
             new = Index(number, (version,), index.folders)
         else:
             new = Index(number, (*index.versions, version), index.before)
-        fields = json.loads(json.dumps(dataclasses.asdict(new)))
-        fields |= {"crc32c": _checksum(fields), "format": FORMAT}
+        fields = stamped(dataclasses.asdict(new), FORMAT)
         self._folder.write(PUBLISHED, json.dumps(fields, indent=1, sort_keys=True).encode())
         if change.since is None:
             self._remove_unnamed({*new.folders, *new.before})

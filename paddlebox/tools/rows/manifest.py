@@ -11,6 +11,7 @@ from typing import Any
 from paddlebox.errors import CorruptionError, DataError, StoreError
 from paddlebox.store import checked
 from paddlebox.store.files import crc32c
+from paddlebox.store.stamped import read_stamped, stamped
 from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns, check_weights
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.parts import PartFormat, decode
@@ -99,8 +100,7 @@ class RowsManifest:
         return {"format": FORMAT, **fields}
 
     def write(self, folder: Folder) -> None:
-        fields = {"format": FORMAT, **dataclasses.asdict(self)}
-        fields["crc32c"] = _checksum(fields)
+        fields = stamped(dataclasses.asdict(self), FORMAT)
         folder.write(EXPORT, json.dumps(fields, indent=1, sort_keys=True).encode())
 
     def columns(self, folder: Folder, table: TableExport, part: Part) -> Iterator[Columns]:
@@ -134,16 +134,9 @@ def read_manifest(folder: Folder) -> RowsManifest:
                 else "expected the folder of `paddlebox store export`, or a mapping file (.yaml)"
             )
         )
+    fields = read_stamped(content, where, FORMAT)
+    del fields["format"], fields["crc32c"]
     try:
-        fields = json.loads(content)
-        expected, found = fields.pop("crc32c"), fields.pop("format")
-        if found != FORMAT:
-            raise StoreError(
-                f"{where}: has format {found}, expected {FORMAT}: use the version of paddlebox "
-                "that wrote it"
-            )
-        if _checksum({"format": found, **fields}) != expected:
-            raise CorruptionError(f"{where}: its content differs from its checksum: copy it again")
         return _manifest(fields)
     except (StoreError, DataError):
         raise
@@ -193,8 +186,3 @@ def _parts(listed: list[dict[str, Any]]) -> list[Part]:
         last = part.last_key
         parts.append(part)
     return parts
-
-
-def _checksum(fields: Mapping[str, Any]) -> int:
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return crc32c(text.encode())

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PaddleBoxError, StoreError
+from paddlebox.store.stamped import stamped
 from paddlebox.tools.publish import folder as folder_sink
 from paddlebox.tools.publish.folder import PUBLISHED, FolderSink
 from paddlebox.tools.publish.readers import FolderRows
@@ -231,8 +232,8 @@ def test_damage_of_a_version_is_named_and_the_reader_keeps_the_one_before(
     [
         (b"", "does not name published versions"),
         (b"[]", "does not name published versions"),
-        (b'{"format": 7, "crc32c": 0}', "has format 7, expected 1"),
-        (b'{"format": 1, "crc32c": 0, "versions": []}', "its content differs from its checksum"),
+        (json.dumps(stamped({}, 7)).encode(), "has format 7, expected 1"),
+        (b'{"format": 1, "crc32c": 0, "versions": []}', "has CRC32C .*, expected 0"),
     ],
 )
 def test_a_damaged_index_is_named(tmp_path: Path, saved: Saved, content: bytes, why: str) -> None:
@@ -249,8 +250,7 @@ def test_a_damaged_index_is_named(tmp_path: Path, saved: Saved, content: bytes, 
 
 
 def test_a_name_outside_of_the_place_is_refused(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"number": 1, "versions": [], "before": ["../other"]}
-    fields |= {"crc32c": folder_sink._checksum(fields), "format": 1}
+    fields = stamped({"number": 1, "versions": [], "before": ["../other"]}, 1)
     (tmp_path / PUBLISHED).write_text(json.dumps(fields))
     with pytest.raises(CorruptionError, match="other folders than those of versions"):
         FolderSink(str(tmp_path)).held()
