@@ -20,6 +20,7 @@ from paddlebox.errors import ConfigError, DataError, StoreError
 from paddlebox.training import batch_loop
 from paddlebox.training.evaluation import evaluate
 from tests.conftest import tool
+from tests.support.marks import long, slow
 from tests.support.shared import once, own_copy
 
 CONFIG: dict[str, Any] = {
@@ -204,8 +205,7 @@ def test_other_data_are_a_further_pass_and_the_same_are_not(
     assert 0 < back.evaluate()["auc"] < 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", [{"share": 0.2}, {"column": "day", "at_least": 3}])
+@pytest.mark.parametrize("rule", [slow({"share": 0.2}), long({"column": "day", "at_least": 3})])
 def test_what_is_held_out_of_a_table_is_what_the_run_is_evaluated_on(
     rule: dict[str, Any], tmp_path: Path
 ) -> None:

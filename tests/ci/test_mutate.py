@@ -122,7 +122,7 @@ def test_a_mutant_that_cannot_be_judged_fails_the_run(
     assert why in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_test_that_fails_without_the_mutant_judges_nothing(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_test_that_fails_without_the_mutant_judges_nothing(
     assert "fails without the mutant" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     assert "test_slow.py takes longer than 5 s" in out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_nothing(
     core: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,7 +169,7 @@ def test_the_launcher_with_one_process(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data_format", [slow("slot_value"), long("feasign_slot"), slow("criteo_tsv")]
+    "data_format", [slow("slot_value"), long("feasign_slot"), long("criteo_tsv")]
 )
 def test_every_format_trains_and_evaluates(tmp_path: Path, data_format: str) -> None:
     slots, lines = {

@@ -14,6 +14,7 @@ import pytest
 from paddlebox.data.streams.stream import Range
 from tests.conftest import make_synthetic
 from tests.faults.kill_ranks import Job
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow
 PASS_RECORDS, PASSES = 1000, 5
@@ -65,7 +66,7 @@ def letters_of(job: Job) -> list[str]:
     return [json.loads(letter)["record"] for of_rank in found for letter in of_rank]
 
 
-@pytest.mark.parametrize("share", ["auto", "files"])
+@pytest.mark.parametrize("share", ["auto", long("files")])
 def test_two_ranks_train_each_record_once_whether_they_are_killed_or_not(
     job: Callable[[str], Job], stream: Path, share: str
 ) -> None:

@@ -36,6 +36,7 @@ from tests.serving.conftest import Rows, as_json, csv_rows, instances_of
 from tests.serving.json_schema import ANYTHING, bent, check, fitting
 from tests.serving.test_predictor import evaluation
 from tests.support import processes
+from tests.support.marks import long, slow
 
 JSON = {"Content-Type": "application/json"}
 _WAIT_S = 120  # of a test that would hang
@@ -176,9 +177,9 @@ def numbers_in(value: Any) -> Iterator[float]:
             yield from numbers_in(one)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("examples", [slow(50), long(500)])
 def test_no_body_makes_the_server_fail_and_every_answer_is_as_the_page_says(
-    csv_server: Running,
+    csv_server: Running, examples: int
 ) -> None:
     page = csv_server.page()
     endpoint = page["paths"]["/predict"]["post"]
@@ -196,7 +197,7 @@ def test_no_body_makes_the_server_fail_and_every_answer_is_as_the_page_says(
         seen.add(answer[0])
         return answer[0], value
 
-    checked = settings(max_examples=150, deadline=None, database=None, derandomize=True,
+    checked = settings(max_examples=examples, deadline=None, database=None, derandomize=True,
                        suppress_health_check=list(HealthCheck))  # fmt: skip
 
     @checked
@@ -532,7 +533,7 @@ def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
     ("signals", "code"),
     [
         ([signal.SIGTERM], 0),
-        ([signal.SIGINT], 130),
+        long([signal.SIGINT], 130),
         ([signal.SIGINT, signal.SIGTERM, signal.SIGINT], 130),  # within a second: one request
     ],
 )
@@ -640,7 +641,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_wrong(
     with running(csv_run[1], "--workers", 2) as server:
         server.until(lambda: server.starts() == 2)
         expected = server.predict(instances)
-        for round_ in range(1, 4):
+        for round_ in (1, 2):
             children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
             workers = [int(pid) for pid in children.read_text().split()]
             assert len(workers) == 2

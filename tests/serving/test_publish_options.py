@@ -13,7 +13,7 @@ from paddlebox.config.checkpoint import Bounds, PublishConfig
 from paddlebox.serving.file import ExportFile, model_key
 from paddlebox.tools.publish.follow import follow
 from tests.serving.test_saves import Make, in_root, trainer_in
-from tests.support.marks import slow
+from tests.support.marks import long
 
 __all__ = ["in_root", "trainer_in"]
 UNREACHABLE = Bounds(copc=(1000.0, 2000.0))
@@ -37,7 +37,7 @@ def refused(saves: Path, bounds: Bounds = UNREACHABLE, **publish: Any) -> str:
     return str(served["refused"])
 
 
-@pytest.mark.parametrize("precision", [slow("float16"), "int8"])
+@pytest.mark.parametrize("precision", [long("float16"), "int8"])
 def test_saves_are_served_from_the_file_in_the_precision(
     saves: Path, tmp_path: Path, precision: str
 ) -> None:

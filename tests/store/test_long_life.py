@@ -69,7 +69,6 @@ def open_below(folder: Path) -> int:
     [
         ("born", 9, 1000),
         slow("mixed", 20, 2000),
-        slow("returning", 20, 2000),
         long("born", 1000, 8000),
         long("waves", 1000, 8000),
         long("mixed", 1000, 8000),

@@ -28,6 +28,7 @@ from paddlebox.training.opening import read_slots
 from tests.conftest import PATIENCE_S, tool
 from tests.ranks.launched import run_launched
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 from tests.support.processes import start_tool
 
 PASSES, ROWS, USERS = 5, 400, 100
@@ -91,7 +92,7 @@ def lines_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", long("parquet")])
 def test_an_export_has_the_text_of_each_row_of_the_slot(tmp_path: Path, form: str) -> None:
     config, run_dir = write_run(tmp_path, form), tmp_path / "run"
     train(config, run_dir)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import make_synthetic, tool
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 GPU = "hbm.place=gpu"
@@ -54,11 +55,9 @@ DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_thresh
     "overrides",
     [
         ["trainer.program=pir", *DATES],
-        pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.long),
+        long(["trainer.program=dygraph", *DATES]),
         ["trainer.program=dygraph", "hbm.budget_bytes=1MiB", "checkpoint.every=2"],
-        pytest.param(
-            ["table.row_precision=float16", "data.dedup_slots=auto"], marks=pytest.mark.slow
-        ),
+        long(["table.row_precision=float16", "data.dedup_slots=auto"]),
     ],
     ids=["pir, days", "dygraph, days", "dygraph, parts", "16 bits, shared lists"],
 )
