@@ -3,33 +3,28 @@
 A run keeps no list of trained hours. The next pass is the hour after that of the newest commit.
 So you may delete the logs of trained hours, and a run that is years old starts as fast as a new
 one.
-
-Whether an hour is complete, late or missing depends on a clock and on the files at that moment, so
-ranks could come to different results. Only the first rank looks at the log, and sends each pass
-with its files and their sizes to the others.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
-from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
+from paddlebox.config.dates import Hour, end_of, hour_at, moment
 from paddlebox.data.listing import Log, look
 from paddlebox.data.sources import FileState, changed, states_of
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.training import resume
+from paddlebox.training.awaited import Awaited
 from paddlebox.training.plan import PlannedPass
 from paddlebox.training.resume import ResumePoint, ResumeRequest
 
@@ -37,53 +32,31 @@ log = logging.getLogger("paddlebox")
 
 _WATCHED_HOURS = 48  # trained or left-out hours to check for later changes
 _PROBED_HOURS = 200  # hours to search before data.path_template is considered wrong
-_SAID_EVERY_S = 600.0  # between log lines while waiting for an hour
 _MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # between two looks for an hour
 MAX_MISSING_HOURS = 24  # in a row; more of them stop a run
 
 
-class Hourly:
+class Hourly(Awaited):
     """One pass per hour of `data.path_template`.
 
     An hour is taken once it is over by the clock and its files are complete. The run waits for this
     at least `data.late_s` after the end of the hour, and at least `data.late_s`, by a monotonic
     clock, after it first looked for the hour. Then `data.missing_hour` decides. The decision is
     stored with the next pass; a run that is killed before that decides again.
-
-    All ranks call the same methods in the same order. While the first rank waits for an hour, it
-    sends a message each time it looks for the files, so that every rank notices within seconds if
-    another one is gone. Tests replace clock, steady and sleep.
     """
 
-    listed: Sequence[PlannedPass] = ()
-
-    def __init__(
-        self,
-        config: Config,
-        world: Group = ONE_RANK,
-        *,
-        clock: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._world, self._is_first = world, world.rank == 0
+    def __init__(self, config: Config, world: Group = ONE_RANK, **replaced: Any) -> None:
+        super().__init__(config, world, **replaced)
         self._data = config.data
-        self._zone = zone_of(self._data.time_zone)
-        self._clock, self._steady, self._sleep = clock, steady, sleep
         until = self._data.until_hour
         self._until = end_of(until, self._zone) if until else None
         self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
         self._next = self._first
-        self._number = 1  # of the next pass
-        self._plan = ""  # hash of the last pass, as in `hash_of`
         self._skipped: dict[str, int] = {}
         self._missing: list[Hour] = []  # hours left out since the last pass
-        self._since: float | None = None  # when `_next` became the next hour
-        self._said = 0.0  # when the last log line about waiting was written; 0: not yet
         self._trained: deque[dict[str, FileState]] = deque(maxlen=_WATCHED_HOURS)
         self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
         self._warned = False  # of an hour with fewer files than ranks
-        self.on_wait: Callable[[str], None] = lambda _: None
 
     # ---- resume
 
@@ -141,36 +114,11 @@ class Hourly:
     def are_done(self) -> bool:
         return self._at_end(self._next)
 
-    def hash_of(self, planned: PlannedPass) -> str:
-        self._plan = resume.follow(self._plan, planned.date, planned.files)
-        return self._plan
-
     # ---- the next pass
 
-    def ready(self) -> PlannedPass | None:
-        return self._agree(self._take_ready() if self._is_first else None)
-
-    def wait(self) -> PlannedPass | None:
-        return self._agree(self._wait_for_next() if self._is_first else None)
-
-    def _agree(self, found: PlannedPass | None) -> PlannedPass | None:
-        """The pass that the first rank found. found: on the first rank, that pass; else None."""
-        message = self._from_first({"pass": asdict(found) if found is not None else None})
-        while "waits" in message:
-            self.on_wait(message["waits"])
-            message = self._from_first(None)
-        if self._is_first or message["pass"] is None:
-            self._warn_of_few(found)
-            return found
-        return PlannedPass(**message["pass"])
-
-    def _from_first(self, what: Any) -> Any:
-        """The value of the first rank."""
-        return self._world.first("hours", what)
-
-    def _warn_of_few(self, found: PlannedPass | None) -> None:
+    def _warn_of_few(self, found: PlannedPass) -> None:
         shared = self._data.share != ShareBy.FILES
-        if found is None or len(found.files) >= self._world.size or self._warned or shared:
+        if len(found.files) >= self._world.size or self._warned or shared:
             return
         self._warned = True
         log.warning(
@@ -199,7 +147,9 @@ class Hourly:
             elif self._is_given_up(found):
                 self._leave_out(found)
             else:
-                self._say(found)
+                late = self._clock() - self._next.end.timestamp() > self._data.late_s
+                level = logging.WARNING if late else logging.INFO
+                self._say(f"hour {self._next.name}: {found.why}", level)
                 self._sleep(self._pause())
         return None
 
@@ -232,7 +182,7 @@ class Hourly:
         missing, self._missing = self._missing, []
         known = states_of(files)
         self._trained.append(known)
-        return PlannedPass(
+        planned = PlannedPass(
             number,
             1,
             files,
@@ -242,6 +192,8 @@ class Hourly:
             found.written_at,
             [known[file].bytes if file in known else 0 for file in files],
         )
+        self._warn_of_few(planned)
+        return planned
 
     def _go_on(self) -> None:
         self._next = hour_at(self._data.path_template, self._next.end)
@@ -287,16 +239,6 @@ class Hourly:
         self._missing.append(self._next)
         self._left_out.append(self._next)
         self._go_on()
-
-    def _say(self, found: Log) -> None:
-        text = f"hour {self._next.name}: waits, {found.why}"
-        self.on_wait(text)
-        self._from_first({"waits": text})
-        now = self._steady()
-        if not self._said or now - self._said >= _SAID_EVERY_S:
-            late = self._clock() - self._next.end.timestamp() > self._data.late_s
-            log.log(logging.WARNING if late else logging.INFO, "%s", text)
-            self._said = now
 
     def _warn_of_changes(self) -> None:
         """Warn if files of trained hours changed, or left-out hours arrived."""

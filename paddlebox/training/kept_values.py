@@ -109,8 +109,9 @@ class KeepValues(Hook):
 
     def _deletions(self) -> int:
         """Grows with each event that deletes rows."""
-        of_each = [[e["seq"] for e in m.events if e["kind"] in _DELETES] for m in self._table.members]
-        return sum(max(numbers, default=0) for numbers in of_each)
+        tables = self._table.members
+        of_each = [[one for one in table.events if one["kind"] in _DELETES] for table in tables]
+        return sum(map(life.last_seq, of_each))
 
     def _with_row(self) -> np.ndarray:
         """Which of the values with a key of this rank have a row in any table."""

@@ -3,22 +3,17 @@
 A pass is a range of offsets of each partition. The offsets after it are part of its commit, with
 the rows and the dense parameters. The next pass begins at them, whatever happened in between, so
 each record is trained exactly once.
-
-Only the first rank looks at the stream, and sends each pass to the others.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.config.dates import zone_of
 from paddlebox.config.stream import time_of
 from paddlebox.data.streams.stream import (
     Backlog,
@@ -33,6 +28,7 @@ from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.training import resume
+from paddlebox.training.awaited import Awaited
 from paddlebox.training.plan import PlannedPass
 from paddlebox.training.resume import ResumePoint, ResumeRequest
 
@@ -40,14 +36,10 @@ log = logging.getLogger("paddlebox")
 
 _PAUSE_S = 0.1  # the longest time between two looks
 _ANSWER_S, _FIRST_ANSWER_S = 300.0, 30.0  # how long a stream may give no answer; at the start
-_SAID_EVERY_S = 600.0  # between log lines while waiting
 
 
-class Streamed:
-    """The passes of `data.stream`. All ranks call the same methods in the same order. Tests replace
-    stream, clock, steady and sleep."""
-
-    listed: Sequence[PlannedPass] = ()
+class Streamed(Awaited):
+    """The passes of `data.stream`. Tests replace the stream, too."""
 
     def __init__(
         self,
@@ -55,24 +47,18 @@ class Streamed:
         world: Group = ONE_RANK,
         *,
         stream: Stream | None = None,
-        clock: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        **replaced: Any,
     ) -> None:
+        super().__init__(config, world, **replaced)
         assert config.data.stream is not None
-        self._config, self._world, self._is_first = config.data.stream, world, world.rank == 0
+        self._config = config.data.stream
         self._stream = stream if stream is not None else open_stream(self._config)
-        self._zone = zone_of(config.data.time_zone)
-        self._clock, self._steady, self._sleep = clock, steady, sleep
         self._at: Offsets = {}  # where the next pass begins
         self._moves = True  # whether it begins at data.stream.start
         self._until: Offsets | None = None  # where the run ends; None: not known yet
-        self._number, self._plan, self._date = 1, "", ""  # of the next pass; hash and date before
-        self._since: float | None = None  # when the run began to wait for the next pass
+        self._date = ""  # of the last pass
         self._heard: float | None = None  # when the stream answered last; None: not yet
-        self._said = 0.0  # when the last log line about waiting was written; 0: not yet
         self._done = False
-        self.on_wait: Callable[[str], None] = lambda _: None
 
     # ---- resume
 
@@ -114,30 +100,7 @@ class Streamed:
     def are_done(self) -> bool:
         return self._done
 
-    def hash_of(self, planned: PlannedPass) -> str:
-        self._plan = resume.follow(self._plan, planned.date, planned.files)
-        return self._plan
-
     # ---- the next pass
-
-    def ready(self) -> PlannedPass | None:
-        return self._agree(self._take_ready() if self._is_first else None)
-
-    def wait(self) -> PlannedPass | None:
-        return self._agree(self._wait_for_next() if self._is_first else None)
-
-    def _agree(self, found: PlannedPass | None) -> PlannedPass | None:
-        """The pass that the first rank found. found: on the first rank, that pass; else None."""
-        message = self._from_first({"pass": asdict(found) if found is not None else None})
-        while "waits" in message:
-            self.on_wait(message["waits"])
-            message = self._from_first(None)
-        if self._is_first or message["pass"] is None:
-            return found
-        return PlannedPass(**message["pass"])
-
-    def _from_first(self, what: Any) -> Any:
-        return self._world.first("stream", what)
 
     def _take_ready(self) -> PlannedPass | None:
         try:
@@ -237,11 +200,3 @@ class Streamed:
         assert self._since is not None
         left = self._since + self._config.pass_s - self._steady()
         self._sleep(min(_PAUSE_S, left) if left > 0 else _PAUSE_S)
-
-    def _say(self, text: str) -> None:
-        self.on_wait(text)
-        self._from_first({"waits": text})
-        now = self._steady()
-        if not self._said or now - self._said >= _SAID_EVERY_S:
-            log.info("waits: %s", text)
-            self._said = now

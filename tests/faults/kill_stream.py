@@ -51,7 +51,7 @@ SETTINGS = (
     "data.batch_size=64", "data.shuffle=true", "data.train_files=", "data.test_files=",
     "data.files_per_pass=0", "data.max_bad_line_ratio=0.01",
     "table.admission={min_count: 2, filter_bytes: 64KiB}", "table.embedx_threshold=0.5",
-    "table.life.delete_threshold=0.3",
+    "table.life.delete_threshold=0.3", "table.max_rows=700",
     "hbm.budget_bytes=1MiB", "mem.budget_bytes=1MiB", "feeder.budget_bytes=64KiB",
     "ssd.max_segment_bytes=64KiB",
 )  # fmt: skip

@@ -62,11 +62,14 @@ def passes(count: int, seed: int = 3) -> list[Pass]:
     return made
 
 
-def run_pass(table: Table, of: Pass, number: int, when: When = When.NOW) -> None:
-    table.begin(table.stage(sorted_unique_keys(of[0]), day=DAY + number))
+def run_pass(
+    table: Table, of: Pass, number: int, when: When = When.NOW, *, day: int | None = None
+) -> None:
+    day = DAY + number if day is None else day
+    table.begin(table.stage(sorted_unique_keys(of[0]), day=day))
     push(*of)
     table.end(number)
-    table.commit(when=when, day=DAY + number, pass_number=number)
+    table.commit(when=when, day=day, pass_number=number)
 
 
 def fields(table: Table) -> dict[int, tuple[float, int]]:
@@ -280,7 +283,7 @@ def test_evictions_and_saves_of_a_day_leave_few_events(tmp_path: Path) -> None:
     digests: dict[int, str] = {}
 
     def train(table: Table, number: int) -> str:
-        run_pass(table, of[number - 1], number // 100)
+        run_pass(table, of[number - 1], number, day=DAY + number // 100)
         if number % 3 == 0:
             table.life.reset_delta(table.first.save_filter(delta=number % 9 != 0))
         if number % 100 == 99:
