@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox import _native
 from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, LifeConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import checked
@@ -22,7 +21,6 @@ ERASE = "erase"
 WEIGHT_DECAY = "weight_decay"
 #: Added by the core before a commit: {seq, kind, by_day, day, min_score, min_key} (bounds.py).
 EVICT = "evict"
-core = _native.core
 _KINDS = (DECAY, SHRINK, DELTA_RESET, RESET_ROWS, ERASE)
 #: The kinds after which fewer rows may live.
 DELETING = (SHRINK, ERASE)
@@ -189,6 +187,10 @@ def without_keys(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def folded(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The events without those that later ones make superfluous (ops/rule/life.h)."""
+    if sum(event["kind"] in (DELTA_RESET, EVICT) for event in events) < 2:
+        return [dict(event) for event in events]
+    from paddlebox._native import core  # imports Paddle, which a program may have to set up first
+
     kept = set(core.folded_events(list(events)))
     return [dict(event) for event in events if event["seq"] in kept]
 

@@ -626,3 +626,9 @@ def test_a_manifest_that_is_cut_short_while_it_is_open_is_an_error_and_no_signal
     done = processes.run(["-c", CUT, str(tmp_path)])
     assert done.returncode == 0, done.stderr
     assert "rebuild_from_files" in done.stdout
+
+
+def test_versions_are_read_before_paddle_is_imported() -> None:
+    """A run reads its store before it chooses the settings that Paddle reads at its import."""
+    program = "import sys, paddlebox.store.version_store; sys.exit('paddle' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
