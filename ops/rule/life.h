@@ -1,8 +1,8 @@
 // Life events: changes to all rows (a day's end, a shrink, a saved delta) that are applied later.
 // An event is appended to the manifest. Each row holds the number of the last event applied to it,
 // and the code that reads a row (staging, compaction, export) first applies the later events in
-// order. So the decay of a table of terabytes costs nothing until a row is needed. Events that later
-// ones make superfluous are left out (Fold), so the numbers of a list ascend with gaps.
+// order. So the decay of a table of terabytes costs nothing until a row is needed. Fold leaves out
+// the events that later ones make superfluous, so the numbers of a list ascend with gaps.
 //
 // The events that change counts read and write only words 0 to 5 of a row, and its last words if it
 // has further counts (docs/formats/row.md). The formulas are those of PaddleBox's
@@ -140,9 +140,9 @@ inline size_t FirstUnseen(const LifeEvent* events, size_t n, uint32_t life_seq) 
       events);
 }
 
-// Removes the events that change no row which also sees a later one. Without a decay in between,
-// which alone changes scores, an eviction is superfluous after one that deletes as many ranks, and a
-// reset of delta_score after one of as many rows.
+// Removes the events that change no row which also sees a later one. Unless a decay between them
+// changes scores, an eviction is superfluous before one that deletes as many ranks, and a reset of
+// delta_score before one of as many rows.
 inline void Fold(std::vector<LifeEvent>* events) {
   const auto covers = [](const LifeEvent& later, const LifeEvent& event) {
     if (later.kind != event.kind) return false;

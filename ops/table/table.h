@@ -153,10 +153,9 @@ class Table : public RowAccess {
 
   // ---- Life of the table
 
-  // Adds events, between passes; they apply to every row. seq continues from the last event; the first
-  // events may have gaps.
-  // Without an SSD tier deleted rows are removed here, because there are no merges.
-  // FailedPrecondition while a training pass is open.
+  // Adds events, between passes; they apply to every row. seq continues from the last event; the
+  // first events may have gaps. Without an SSD tier deleted rows are removed here, because there
+  // are no merges. FailedPrecondition while a training pass is open.
   Status AppendEvents(const std::vector<LifeEvent>& events);
 
   // ---- Eviction of rows, after End and before WriteFrozen. FailedPrecondition at other times.
