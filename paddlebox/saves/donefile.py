@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,11 +78,11 @@ def newest_chain(saves: Callable[[str], list[Done]]) -> list[Done]:
     return [*bases[-1:], *(done for done in deltas if done.key == bases[-1].key)] if bases else []
 
 
-def drop_earlier(out: Path, base: str) -> None:
-    """Remove the chains of the day of this base but the two newest, whose saves readers may be
+def drop_earlier(out: Path, day: str) -> None:
+    """Remove the chains of a day ("*": of all days) but the two newest, whose saves readers may be
     reading, and the folders there that no donefile names."""
-    day = base.split("/")[0]
-    gone = {done.key for done in _of_day(read(out, BASE), day)[:-2]}
+    bases = [done for done in read(out, BASE) if day in ("*", done.name.split("/")[0])]
+    gone = {done.key for done in bases[:-2]}
     if not gone:
         return
     for kind in (DELTA, BASE):  # a base without deltas is found again after a kill
@@ -91,15 +92,13 @@ def drop_earlier(out: Path, base: str) -> None:
         if len(kept) < len(lines):
             files.write_durably(str(path), b"".join(kept))
     named = {done.name for kind in NAMES for done in read(out, kind)}
-    for folder in [meta.parent for meta in (out / day).glob(f"[!.]*/{META}")]:
-        if f"{day}/{folder.name}" not in named:
+    for folder in [meta.parent for meta in out.glob(f"{day}/[!.]*/{META}")]:
+        if f"{folder.parent.name}/{folder.name}" not in named:
             unnamed = folder.with_name(f".{folder.name}.tmp")
             folder.rename(unnamed)
             shutil.rmtree(unnamed)
-
-
-def _of_day(saves: list[Done], day: str) -> list[Done]:
-    return [done for done in saves if done.name.startswith(f"{day}/")]
+            with suppress(OSError):  # other saves are there
+                folder.parent.rmdir()
 
 
 def claim(out: Path, name: str) -> Path:

@@ -320,12 +320,18 @@ class BackgroundSaves:
     killed and resumed finds the version to save, and writes the save again: saves and rows do not
     depend on where a run was interrupted. The waiting commit, the next call of `due`, or `finish`
     raises the error of a save. done: called after each complete save, in the thread that wrote it.
+    daily: whether the two newest chains of each date are kept; else the two newest of all.
     """
 
     def __init__(
-        self, saver: Saver, config: SaveConfig, done: Callable[[], None] = lambda: None
+        self,
+        saver: Saver,
+        config: SaveConfig,
+        done: Callable[[], None] = lambda: None,
+        *,
+        daily: bool = True,
     ) -> None:
-        self._saver, self._config, self._done = saver, config, done
+        self._saver, self._config, self._done, self._daily = saver, config, done, daily
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[None] | None = None
         self._date_of_base: str | None = None  # on this date only deltas can still be due
@@ -377,7 +383,7 @@ class BackgroundSaves:
         started = time.perf_counter()
         save = write()
         if save.meta["kind"] == BASE and self._saver.is_first:
-            donefile.drop_earlier(self._saver.out, save.name)
+            donefile.drop_earlier(self._saver.out, save.name.split("/")[0] if self._daily else "*")
         figures = save.name, time.perf_counter() - started, save.rows, save.deletions
         log.info("saved %s in %.2f s: %d rows, %d deleted", *figures)
         self._done()

@@ -55,7 +55,8 @@ class Save(Hook):
             if self._copier is not None:
                 self._copier.offer()
 
-        self._saves = BackgroundSaves(saver, config.save, done)
+        daily = config.data.stream is None
+        self._saves = BackgroundSaves(saver, config.save, done, daily=daily)
         if self._copier is not None:
             self._copier.offer()  # what an earlier, killed run did not copy
 

@@ -407,6 +407,27 @@ def test_a_long_chain_ends_with_a_base_and_the_day_keeps_two_chains(
     assert {f"20240101/{path.name}" for path in (out / "20240101").iterdir()} == done
 
 
+@pytest.mark.parametrize("daily", [True, False])
+def test_a_run_over_a_stream_keeps_the_two_newest_chains_of_all_dates(
+    tmp_path: Path, daily: bool
+) -> None:
+    out = tmp_path / "out"
+    with open_table(tmp_path / "store") as table:
+        saves = BackgroundSaves(Saver(table, out), EVERY_PASS, daily=daily)
+        for number in range(1, 9):  # two of each date
+            train(table, feasigns(10 * number, 100), number, day=FIRST_DAY + number // 2)
+            saves.due()
+            saves.finish()
+        saves.close()
+        last = Saver(table, out).last()
+        assert last is not None
+        assert apply(chain_of(last)) == base_of(table)
+    dates = [date for date in sorted(os.listdir(out)) if date.isdecimal()]
+    assert dates == [f"2024010{n}" for n in range(1, 6)][0 if daily else -2 :]
+    named = {one.name for kind in (BASE, DELTA) for one in donefile.read(out, kind)}
+    assert {f"{date}/{save.name}" for date in dates for save in (out / date).iterdir()} == named
+
+
 @pytest.mark.parametrize("death", ["before the save", "beside it", "after it"])
 def test_a_run_that_was_killed_around_a_save_ends_with_the_saves_and_rows_of_another(
     tmp_path: Path, death: str
