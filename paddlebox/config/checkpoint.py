@@ -53,8 +53,8 @@ class SaveConfig(Section):
 
     out: str = Field(
         default="",
-        description="folder of saves: a base after the first pass of each date and after 1000 "
-        "saves, and deltas; empty: no saves",
+        description="folder of saves: a base after the first pass of each date and after 100 to "
+        "1000 saves, and deltas; empty: no saves",
     )
     copy_to: str = Field(
         default="",

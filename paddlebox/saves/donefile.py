@@ -26,6 +26,7 @@ class Done:
 
     name: str  # <day>/<name>, the folder inside OUT
     key: int  # the key of its chain
+    rows: int = 0  # of all tables; 0 for a batch
 
 
 def append(out: Path, meta: dict[str, Any]) -> None:
@@ -50,13 +51,14 @@ def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) 
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
             if kind == BATCH:
-                _, key, where, *_ = line.split("\t")
+                (_, key, where, *_), rows = line.split("\t"), 0
             else:
                 fields = json.loads(line)
                 key, where = fields["key"], fields["input"][: -len(f"/{ROWS}")]
+                rows = int(fields["record_count"])
             name = "/".join(where.rstrip("/").split("/")[-2:])
             check_name(name)
-            done.append(Done(name, int(key)))
+            done.append(Done(name, int(key), rows))
         except (AttributeError, ValueError, LookupError, TypeError) as error:
             message = f"{path}: line {number} has a wrong format: {error}"
             if wrong is None:

@@ -305,8 +305,14 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), as_saved(rows, *words))
 
 
-#: The most saves of a chain that a run extends: a delta is found, and read, with its whole chain.
-LONGEST_CHAIN = 1000
+#: Each delta reads the chain before it, with 1 ms of processor time a save. So a run begins a new
+#: chain once the deltas of a long one have as many rows as the base, or after the longest.
+LONG_CHAIN, LONGEST_CHAIN = 100, 1000
+
+
+def _is_long(chain: Sequence[donefile.Done]) -> bool:
+    worth_it = sum(delta.rows for delta in chain[1:]) >= chain[0].rows
+    return len(chain) >= (LONG_CHAIN if worth_it else LONGEST_CHAIN)
 
 
 def _is_delta_due(number: int, config: SaveConfig) -> bool:
@@ -370,7 +376,7 @@ class BackgroundSaves:
         elif _is_delta_due(saver.pass_number, self._config):
             chain = donefile.newest_chain(partial(donefile.read, saver.out))
             delta = saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
-            due = (DELTA, delta) if len(chain) < LONGEST_CHAIN else (BASE, base)
+            due = (BASE, base) if chain and _is_long(chain) else (DELTA, delta)
         due = saver.as_first(due)
         return tuple(due) if due is not None else None
 

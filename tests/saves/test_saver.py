@@ -388,13 +388,13 @@ def test_a_save_that_goes_wrong_lets_no_later_pass_be_committed_and_is_made_agai
 def test_a_long_chain_ends_with_a_base_and_the_day_keeps_two_chains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "LONGEST_CHAIN", 3)
+    monkeypatch.setattr(saver, "LONG_CHAIN", 3)  # the deltas change all rows
     out, kinds = tmp_path / "out", ""
     for first in (1, 6):
         with open_table(tmp_path / "store") as table:  # the second time as after a kill
             saves = begun(table, out)
             for number in range(first, first + 5):
-                train(table, feasigns(10 * number, 100), number)
+                train(table, feasigns(number, 100), number)
                 kinds += made(saves.due())["kind"][0]
                 saves.finish()
                 last = Saver(table, out).last()
@@ -405,6 +405,20 @@ def test_a_long_chain_ends_with_a_base_and_the_day_keeps_two_chains(
     done = {one.name for kind in (BASE, DELTA) for one in donefile.read(out, kind)}
     assert done == {f"20240101/{name}" for name in ("base-3", "delta-8", "delta-9", "base-4")}
     assert {f"20240101/{path.name}" for path in (out / "20240101").iterdir()} == done
+
+
+def test_a_chain_of_small_deltas_is_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "LONG_CHAIN", 2)
+    monkeypatch.setattr(saver, "LONGEST_CHAIN", 5)
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 1000), 1)
+        saves = begun(table, tmp_path / "out")
+        kinds = made(saves.due())["kind"][0]
+        for number in range(2, 8):
+            train(table, feasigns(10 * number, 100), number)
+            kinds += made(saves.due())["kind"][0]
+        saves.close()
+    assert kinds == "bddddbd"
 
 
 @pytest.mark.parametrize("daily", [True, False])
