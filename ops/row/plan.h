@@ -38,13 +38,10 @@ struct PlanView {
   const float* factors = nullptr;     // (M) of the occurrences; null: each is 1
 };
 
-// ids: (nnz), -1: no row. offsets: (segments + 1). Overwrites *plan. REQUIRES: offsets are valid
-// for ids.
+// ids: (nnz), -1: no row. offsets: (segments + 1). factors: (nnz) of the ids; null: the plan has none.
+// Overwrites *plan. REQUIRES: offsets are valid for ids.
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
-               std::vector<int32_t>* plan);
-
-// Appends factors to a plan that was made for these ids. factors: (nnz) of the ids.
-void AddFactors(const int32_t* ids, const std::vector<float>& factors, std::vector<int32_t>* plan);
+               std::vector<int32_t>* plan, const float* factors = nullptr);
 
 // Checks sizes, order and bounds against table_rows and segments. A plan that passes needs no
 // further check. nnz: the number of ids, of which the plan may have factors; 0: it must have none.

@@ -7,7 +7,6 @@
 
 #include "feed/instances/instances_impl.h"
 #include "feed/instances/unique_keys.h"
-#include "row/plan.h"
 
 namespace pbx {
 namespace {
@@ -473,8 +472,7 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
     }
     // The plan has every occurrence, so that a push sums the same numbers in the same order with
     // and without sharing.
-    BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
-    self.PackFactors(0, begin, end, out);
+    self.MakePlan(0, begin, end, stamp, out);
     self.JoinRepeats(0, begin, end, out);
   }
 

@@ -34,23 +34,24 @@ Status Instances::Impl::CheckWeights(const ParsedChunk& chunk) const {
   return Error(Code::kFailedPrecondition, "feasigns with weights cannot be in shared lists");
 }
 
-void Instances::Impl::PackFactors(size_t table, size_t begin, size_t end, SparseBatch* out) const {
+void Instances::Impl::MakePlan(size_t table, size_t begin, size_t end, int32_t stamp,
+                               SparseBatch* out) const {
   const auto own = [&](size_t s) { return tables == 1 || table_of_slot[s] == table; };
   bool any = false;
   for (size_t s = 0; s < poolings.size(); ++s) {
     any = any || (own(s) && poolings[s] != ListPooling::kPlain);
   }
-  if (!any) return;
   thread_local std::vector<float> factors;
   factors.clear();
-  for (size_t i = begin; i < end; ++i) {
+  for (size_t i = begin; any && i < end; ++i) {
     EachFedSpan(i, [&](size_t s, const Chunk& chunk, size_t first, size_t n) {
       if (!own(s)) return;
       const std::vector<float>& weights = chunk.columns.weights;
       AppendFactors(poolings[s], weights.empty() ? nullptr : weights.data() + first, n, &factors);
     });
   }
-  AddFactors(out->ids.data(), factors, &out->plan);
+  BuildPlan(out->ids.data(), out->offsets.data(), out->offsets.size() - 1, stamp, &out->plan,
+            any ? factors.data() : nullptr);
 }
 
 Status Instances::PackWeights(size_t begin, size_t end, std::vector<float>* weights) const {

@@ -5,7 +5,6 @@
 
 #include "feed/instances/instances_impl.h"
 #include "feed/instances/unique_keys.h"
-#include "row/plan.h"
 
 namespace pbx {
 
@@ -118,8 +117,7 @@ Status Instances::PackTable(size_t table, size_t begin, size_t end, const int32_
           end - begin);
     }
   }
-  BuildPlan(out->ids.data(), out->offsets.data(), out->offsets.size() - 1, stamp, &out->plan);
-  self.PackFactors(table, begin, end, out);
+  self.MakePlan(table, begin, end, stamp, out);
   self.JoinRepeats(table, begin, end, out);
   return Status::Ok();
 }

@@ -70,17 +70,13 @@ py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& o
   const size_t segments = SizeOf(offsets) - 1;
   const int32_t* id_data = ids.data();
   const int32_t* offset_data = offsets.data();
-  std::vector<float> of_ids;
-  if (factors.has_value()) {
-    CheckSize("factors", SizeOf(*factors), nnz);
-    of_ids.assign(factors->data(), factors->data() + nnz);
-  }
+  if (factors.has_value()) CheckSize("factors", SizeOf(*factors), nnz);
+  const float* const of_ids = factors.has_value() ? factors->data() : nullptr;
   std::vector<int32_t> plan;
   {
     const py::gil_scoped_release release;
     ThrowIfError(CheckAscending(offset_data, segments, nnz));
-    BuildPlan(id_data, offset_data, segments, stamp, &plan);
-    if (factors.has_value()) AddFactors(id_data, of_ids, &plan);
+    BuildPlan(id_data, offset_data, segments, stamp, &plan, of_ids);
   }
   return ToArray(std::move(plan));
 }

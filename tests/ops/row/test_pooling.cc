@@ -26,8 +26,7 @@ const Floats kFactors = {0.5f, 2, 3, 4, 5, 6};
 
 Ints Planned() {
   Ints plan;
-  BuildPlan(kIds.data(), kOffsets.data(), 4, 42, &plan);
-  AddFactors(kIds.data(), kFactors, &plan);
+  BuildPlan(kIds.data(), kOffsets.data(), 4, 42, &plan, kFactors.data());
   return plan;
 }
 

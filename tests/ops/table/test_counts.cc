@@ -132,8 +132,8 @@ Floats TrainWithFactors(Table* table, int32_t stamp, const test::Batch& batch, s
   Floats factors;
   for (size_t i = 0; i < ids.size(); ++i) factors.push_back(static_cast<float>(i % 5) / 3.0f);
   Ints plan;
-  BuildPlan(ids.data(), batch.offsets.data(), batch.offsets.size() - 1, stamp, &plan);
-  AddFactors(ids.data(), factors, &plan);
+  BuildPlan(ids.data(), batch.offsets.data(), batch.offsets.size() - 1, stamp, &plan,
+            factors.data());
   Floats out(batch.instances * batch.slots * Width(batch, counts));
   CHECK_OK(table->PullPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
                              batch.slots, batch.use_cvm, out.data(), nullptr, 0, {}, plan.data(),

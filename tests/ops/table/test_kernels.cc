@@ -532,8 +532,7 @@ struct Factors {
     for (size_t i = 0; i < f.ids.size(); ++i) {
       of_ids.push_back(ones ? 1.0f : static_cast<float>(random.Below(5)) / 3);
     }
-    plan = f.plan;
-    AddFactors(f.ids.data(), of_ids, &plan);
+    BuildPlan(f.ids.data(), f.offsets.data(), f.offsets.size() - 1, 1, &plan, of_ids.data());
   }
   Floats of_ids;
   Ints plan;
