@@ -1,5 +1,6 @@
 #include "row/plan.h"
 
+#include <cstring>
 #include <map>
 
 #include "base/hash.h"
@@ -11,32 +12,51 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-Ints Build(const Ints& ids, const Ints& offsets, int32_t stamp) {
+// Each id has its index as its factor, or none has a factor.
+Ints Build(const Ints& ids, const Ints& offsets, int32_t stamp, bool factors = false) {
   Ints plan = {99, 98};  // overwritten
-  BuildPlan(ids.data(), offsets.data(), offsets.size() - 1, stamp, &plan);
+  std::vector<float> of_ids(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) of_ids[i] = static_cast<float>(i);
+  BuildPlan(ids.data(), offsets.data(), offsets.size() - 1, stamp, &plan,
+            factors ? of_ids.data() : nullptr);
   return plan;
 }
 
-// The same by a map from row to segments.
-Ints Naive(const Ints& ids, const Ints& offsets, int32_t stamp) {
+// The same by a map from row to indexes of ids.
+Ints Naive(const Ints& ids, const Ints& offsets, int32_t stamp, bool factors = false) {
   std::map<int32_t, Ints> model;
+  Ints segment_of;
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     for (int32_t i = offsets[s]; i < offsets[s + 1]; ++i) {
       const int32_t id = ids[static_cast<size_t>(i)];
-      if (id >= 0) model[id].push_back(static_cast<int32_t>(s));
+      if (id >= 0) model[id].push_back(i);
+      segment_of.push_back(static_cast<int32_t>(s));
     }
   }
-  Ints rows, starts = {0}, segments;
+  Ints rows, starts = {0}, segments, of_ids, of_occurrences;
+  const auto factor_of = [](int32_t index) {
+    const float factor = static_cast<float>(index);
+    int32_t bits;
+    std::memcpy(&bits, &factor, 4);
+    return bits;
+  };
+  for (size_t i = 0; i < ids.size(); ++i) of_ids.push_back(factor_of(static_cast<int32_t>(i)));
   for (const auto& [row, of_row] : model) {
     rows.push_back(row);
-    segments.push_back(of_row[0] | kFirst);
-    segments.insert(segments.end(), of_row.begin() + 1, of_row.end());
+    for (const int32_t index : of_row) {
+      const int32_t segment = segment_of[static_cast<size_t>(index)];
+      segments.push_back(index == of_row[0] ? segment | kFirst : segment);
+      of_occurrences.push_back(factor_of(index));
+    }
     starts.push_back(static_cast<int32_t>(segments.size()));
   }
   Ints plan = {stamp, static_cast<int32_t>(rows.size()), static_cast<int32_t>(segments.size())};
   plan.insert(plan.end(), rows.begin(), rows.end());
   plan.insert(plan.end(), starts.begin(), starts.end());
   plan.insert(plan.end(), segments.begin(), segments.end());
+  if (!factors) return plan;
+  plan.insert(plan.end(), of_ids.begin(), of_ids.end());
+  plan.insert(plan.end(), of_occurrences.begin(), of_occurrences.end());
   return plan;
 }
 
@@ -86,6 +106,7 @@ TEST(plans_agree_with_a_map_for_every_width_of_row_id) {
     }
     const Ints plan = Build(ids, offsets, bits);
     CHECK(plan == Naive(ids, offsets, bits));
+    CHECK(Build(ids, offsets, bits, true) == Naive(ids, offsets, bits, true));
     CHECK_OK(ViewPlan(plan.data(), plan.size(), size_t{1} << bits, 300).status());
   }
 }
@@ -98,6 +119,7 @@ TEST(slots_of_one_id_agree_with_a_map) {
       offsets.push_back(static_cast<int32_t>(ids.size()));
     }
     CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+    CHECK(Build(ids, offsets, 1, true) == Naive(ids, offsets, 1, true));
   }
 }
 
@@ -112,6 +134,10 @@ TEST(many_segments_of_large_row_ids_agree_with_a_map) {
     offsets.push_back(static_cast<int32_t>(ids.size()));
   }
   CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+  CHECK(Build(ids, offsets, 1, true) == Naive(ids, offsets, 1, true));
+  // With factors, an index of an id takes the place of the segment.
+  const Ints one = {0, static_cast<int32_t>(ids.size())};
+  CHECK(Build(ids, one, 1, true) == Naive(ids, one, 1, true));
 }
 
 TEST(empty_segments_in_a_row_are_counted_however_many) {
