@@ -43,7 +43,7 @@ def test_models_train_as_on_the_host(
             np.testing.assert_allclose(
                 found[name][values], host[name][values], rtol=0, atol=1e-5, err_msg=name
             )
-    if models is FEW:
+    if models is POOLED:  # a run that resumes to the bit shows it for fewer models
         assert in_new_process(SCRIPT, "gpu", *arguments, env=device) == found
 
 

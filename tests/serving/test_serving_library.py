@@ -345,10 +345,9 @@ def swap_under_load(path: Path, versions: int) -> None:
 
 @pytest.mark.slow
 def test_versions_are_swapped_under_load(tmp_path: Path) -> None:
-    swap_under_load(tmp_path / "m.export", 60)
+    swap_under_load(tmp_path / "m.export", 20)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_600_versions_are_swapped_under_load(tmp_path: Path) -> None:
     swap_under_load(tmp_path / "m.export", 600)

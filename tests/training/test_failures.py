@@ -24,7 +24,6 @@ from tests.support import processes
 from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
 from tests.support.inside import head_of, table_of
 from tests.support.instances import multislot_lines
-from tests.support.marks import long
 
 
 def reopened(open_table: OpenTable, folder: Path) -> tuple[Table, int, str]:
@@ -138,8 +137,8 @@ Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "s
     assert str(os.getpid()) in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("delay", [1.2, *map(long, (0.0, 0.3, 0.7, 2.0))])
+@pytest.mark.long
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
 def test_a_killed_trainer_leaves_a_whole_version(
     tmp_path: Path, in_new_process: Callable[..., Any], delay: float
 ) -> None:

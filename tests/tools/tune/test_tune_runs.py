@@ -36,30 +36,40 @@ def wait_for_pass(number: int, folder: Path, search: Forked) -> None:
         time.sleep(0.02)
 
 
+def finished_after_a_kill(data: Path, folder: Path) -> list[str]:
+    """The lines of a search that is killed in its second rung, and then ends."""
+    killed = start_tool("tune", *arguments(data, folder))
+    wait_for_pass(2, folder, killed)
+    killed.kill()
+    killed.wait(PATIENCE_S)
+    again = tool("tune", *arguments(data, folder))
+    assert again.returncode == 0, again.stderr
+    lines: list[str] = again.stdout.splitlines()
+    # The second rung went on with the run of the first.
+    best = lines[2].split("|")[1].strip()
+    assert "goes on after pass 1" in (folder / f"trial-{best}" / "log").read_text()
+    assert passes_of_winner(folder) == 3
+    return lines
+
+
+def test_a_search_that_is_killed_is_ended_by_the_next_start(data: Path, tmp_path: Path) -> None:
+    found = "\n".join(finished_after_a_kill(data, tmp_path / "killed"))
+    assert "best: -o optimizer.learning_rate=0.03" in found
+
+
+@pytest.mark.long
 def test_a_search_that_is_stopped_and_killed_ends_as_one_that_was_not(
     data: Path, tmp_path: Path
 ) -> None:
     whole = tool("tune", *arguments(data, tmp_path / "whole"))
     assert whole.returncode == 0, whole.stderr
-    assert "best: -o optimizer.learning_rate=0.03" in whole.stdout
-
     stopped = start_tool("tune", *arguments(data, tmp_path / "killed"))
     wait_for_pass(1, tmp_path / "killed", stopped)
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(PATIENCE_S) == -signal.SIGTERM
-    killed = start_tool("tune", *arguments(data, tmp_path / "killed"))
-    wait_for_pass(2, tmp_path / "killed", killed)
-    killed.kill()
-    killed.wait(PATIENCE_S)
-    again = tool("tune", *arguments(data, tmp_path / "killed"))
-    assert again.returncode == 0, again.stderr
     # Which other trials train all files depends on which ended first.
-    first, second = whole.stdout.splitlines(), again.stdout.splitlines()
+    first, second = whole.stdout.splitlines(), finished_after_a_kill(data, tmp_path / "killed")
     assert (first[2], first[-1]) == (second[2], second[-1])
-    # The second rung went on with the run of the first.
-    best = second[2].split("|")[1].strip()
-    assert "goes on after pass 1" in (tmp_path / "killed" / f"trial-{best}" / "log").read_text()
-    assert passes_of_winner(tmp_path / "killed") == 3
 
 
 def test_a_wrong_argument_is_an_error_of_one_line(data: Path, tmp_path: Path) -> None:
