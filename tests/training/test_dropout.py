@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.marks import slow
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "dropout_masks.py").read_text()
 
 
-@pytest.mark.parametrize("mode", ["pir", slow("dygraph")])
+@pytest.mark.parametrize("mode", ["pir", long("dygraph")])
 def test_masks_are_those_of_the_pass_and_the_step(
     in_new_process: Callable[..., Any], mode: str
 ) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import ROOT, tool
 from tests.operators.row_model import Row
 from tests.support import processes
 from tests.support.configs import config_fields, write_config, write_slots
-from tests.support.marks import long, slow
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "phases_small.py").read_text()
 # search id, rank, click, user, ads, place. Views: 5 has rows 1 and 4, 7 has 3, 9 has 0, 2 and 5.
@@ -180,7 +180,7 @@ class Plain:
         return float(loss), (p - y) / len(batch)
 
 
-@pytest.mark.parametrize("program", ["pir", slow("dygraph")])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_both_phases_agree_with_a_plain_model_and_shows_count_once(
     tmp_path: Path, program: str
 ) -> None:

@@ -16,7 +16,7 @@ from paddlebox.training.measured import Measured
 from paddlebox.training.metrics import format_metrics, warn_of_one_class
 from tests.data.test_protocol import load, push_ones
 from tests.support.fixtures import OpenDataset, WriteLines
-from tests.support.marks import slow
+from tests.support.marks import long
 from tests.training.runs import Runs
 
 
@@ -35,7 +35,7 @@ def line_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("program", ["pir", slow("dygraph")])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_a_config_names_slots(
     runs: Runs, named: list[dict[str, Any]], tmp_path: Path, program: str
 ) -> None:

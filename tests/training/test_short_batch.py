@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.marks import slow
+from tests.support.marks import long
 from tests.training.runs import Runs
 
 SCRIPT = (Path(__file__).parent / "short_batch.py").read_text()
@@ -43,7 +43,7 @@ def reference() -> tuple[list[float], float]:
     return weights[1:].tolist(), bias
 
 
-@pytest.mark.parametrize("mode", ["pir", slow("dygraph")])
+@pytest.mark.parametrize("mode", ["pir", long("dygraph")])
 def test_rows_and_bias_after_a_short_batch_are_those_of_float64(
     in_new_process: Callable[..., Any], tmp_path: Path, mode: str
 ) -> None:

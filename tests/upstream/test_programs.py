@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.marks import slow
+from tests.support.marks import long
 from tests.support.processes import ROOT, run
 
 HERE = Path(__file__).parent
-MODES = pytest.mark.parametrize("mode", ["pir", slow("dygraph")])
+MODES = pytest.mark.parametrize("mode", ["pir", long("dygraph")])
 
 
 @pytest.fixture(scope="module")
