@@ -7,7 +7,7 @@ Each Python has an environment with Paddle in build/wheels; that of this process
 share the objects of the core (setup.py).
 
 auditwheel names a wheel after the oldest glibc on which it can load. Nothing is grafted into it:
-libpaddle.so is the one of the installed Paddle, which paddlebox/_native.py checks.
+the libraries of Paddle are those of the installed one, which paddlebox/_native.py checks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 PINS = ROOT / "requirements" / "dev.txt"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+OF_PADDLE = ("libpaddle.so", "libphi_core.so", "libphi.so", "libcommon.so")
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
@@ -87,7 +88,8 @@ def build(version: str, python: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
     run(python, *PIP, "wheel", "--no-build-isolation", "--no-deps", "-w", raw, ".")
     audit = [sys.executable, "-m", "auditwheel", "repair", "--only-plat"]
-    run(*audit, "--exclude", "libpaddle.so", "-w", named, *raw.glob("*.whl"))
+    audit += [f"--exclude={name}" for name in OF_PADDLE]
+    run(*audit, "-w", named, *raw.glob("*.whl"))
     (made,) = named.glob("*.whl")
     return Path(shutil.move(made, DIST / made.name))
 

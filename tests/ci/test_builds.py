@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.ci.scripts import load
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,12 @@ def test_the_device_of_the_stock_wheel_is_built_of_every_source_of_its_own() -> 
     parts = (listed("ops/gpu", part) for part in ("TIER", "KERNELS", "GLUE", "GUARD"))
     tier = {name for name in NATIVE if name.startswith("ops/cuda/")}
     assert set().union(*parts) == PLUG_IN | tier
+
+
+def test_a_wheel_has_none_of_the_libraries_of_paddle_that_it_links() -> None:
+    linked = re.findall(r"-l:(\S+)", (processes.ROOT / "ops/gpu/Makefile").read_text())
+    assert len(linked) == 3
+    assert {*linked, "libpaddle.so"} == {*load("wheels").OF_PADDLE}
 
 
 @pytest.mark.parametrize(
