@@ -64,9 +64,8 @@ class Guarded {
 
  private:
   Guarded() {
-    void* const base =
-        mmap(nullptr, kReserved + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-             -1, 0);
+    void* const base = mmap(nullptr, kReserved + kHugePage, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) Fail();
     base_ = static_cast<char*>(base) + -reinterpret_cast<uintptr_t>(base) % kHugePage;
     madvise(base_, kReserved, MADV_HUGEPAGE);  // without them, it is only slower
