@@ -6,5 +6,5 @@
 #if defined(__SANITIZE_THREAD__)
 #define PBX_VECTOR_CLONES
 #else
-#define PBX_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define PBX_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #endif

@@ -60,6 +60,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
                   const std::vector<Column>& weights, int64_t begin, int64_t rows) {
   rows_ = static_cast<size_t>(rows);
   first_ = out_->instances;
+  floats_taken_ = OneFloatEach(columns, begin);
   out_->labels.resize(first_ + rows_);
   out_->dense.resize((first_ + rows_) * width_);
   if (exact_) out_->exact.resize(out_->dense.size());
@@ -67,14 +68,12 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   std::fill(bad_.begin(), bad_.end(), uint8_t{0});
   reasons_.clear();
   any_bad_ = false;
-  unchecked_.clear();
   digits_.clear();
   if (refused_ != nullptr) BadOnes(begin);
   for (size_t i = 0; i < tags.size(); ++i) {
     PBX_RETURN_IF_ERROR(tags[i].Rows(begin, rows, items_.data(), nulls_.data()));
     PBX_RETURN_IF_ERROR(TakeTags(tags_[i], tags[i]));
   }
-  floats_taken_ = OneFloatEach(columns, begin);
   size_t sparse = 0, dense = 0, weighted = 0;
   for (const Column& column : columns) {
     if (column.slot().exact) PBX_RETURN_IF_ERROR(Exact(column, begin, dense));
@@ -102,12 +101,12 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   }
   PBX_RETURN_IF_ERROR(CheckLimits(columns, begin));
   const bool all_single = std::count(single_.begin(), single_.end(), uint8_t{0}) == 0;
-  if (all_single && !any_bad_ && AssembleSingles()) return Status::Ok();
-  for (const auto& [column, slot] : unchecked_) {
-    if (OneFeasignEach(*column, slot, column->place(begin))) continue;
-    single_[slot] = 0;
-    PBX_RETURN_IF_ERROR(column->Rows(begin, rows, items_.data(), nulls_.data()));
-    PBX_RETURN_IF_ERROR(Sparse(*column, slot));
+  if (all_single && !any_bad_) {
+    AssembleSingles();
+    return Status::Ok();
+  }
+  for (size_t s = 0; s < slots_; ++s) {
+    if (single_[s] != 0) LeaveOutZeros(s);
   }
   Assemble();
   return Status::Ok();
@@ -119,14 +118,9 @@ bool Block::OneEach(const Column& column, int64_t begin, size_t dense, size_t sp
   if (column.slot().kind == SlotKind::kDense && column.slot().dim == 1) {
     taken = floats_taken_ || OneNumberEach(column, first, dense);
   } else if (column.slot().kind == SlotKind::kSparse && !column.slot().transform.hash) {
-    if (!per_slot_ && std::strchr("lL", column.leaf_kind()) != nullptr) {
-      next_[sparse] = Values<uint64_t>(column.leaf()) + first;
-      unchecked_.emplace_back(&column, sparse);
-      taken = true;
-    } else {
-      taken = OneFeasignEach(column, sparse, first);
-    }
-    single_[sparse] = taken ? 1 : 0;
+    OneFeasignEach(column, sparse, first);
+    single_[sparse] = 1;
+    taken = true;
   }
   return taken;
 }
@@ -189,29 +183,25 @@ void Block::Assemble() {
   }
 }
 
-bool Block::AssembleSingles() {
-  constexpr size_t kTileRows = 64;
+void Block::AssembleSingles() {
   tile_.resize(kTileRows * slots_);
-  const size_t used = out_->feasigns.size();
-  bool nonzero = true;
   for (size_t begin = 0; begin < rows_; begin += kTileRows) {
     const size_t n = std::min(kTileRows, rows_ - begin);
-    nonzero &= TransposeIds(next_.data(), slots_, n, tile_.data());
+    size_t feasigns = n * slots_;
+    if (!TransposeIds(next_.data(), slots_, n, tile_.data())) {
+      feasigns = DropZeros(tile_.data(), feasigns,
+                           out_->lengths.data() + (first_ + begin) * slots_);
+      out_->single = false;
+    }
     for (const uint64_t*& next : next_) next += n;
     out_->feasigns.insert(out_->feasigns.end(), tile_.begin(),
-                          tile_.begin() + static_cast<ptrdiff_t>(n * slots_));
-  }
-  if (!nonzero) {
-    for (const uint64_t*& next : next_) next -= rows_;
-    out_->feasigns.resize(used);
-    return false;
+                          tile_.begin() + static_cast<ptrdiff_t>(feasigns));
   }
   if (!tags_.empty()) {
     for (size_t row = 0; row < rows_; ++row) out_->tags.Add(tag_spec_, row_tags_[row]);
   }
   out_->instances = first_ + rows_;
   out_->lines += rows_;
-  return true;
 }
 
 void Block::MoveRow(size_t from, size_t to) {

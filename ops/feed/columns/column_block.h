@@ -22,6 +22,8 @@ static_assert(static_cast<size_t>(kBlockRows) <= expr::kRows);
 // branch misprediction per list if lengths vary at random from 1 to 3; these took half of the time.
 constexpr size_t kShort = 4;
 
+constexpr size_t kTileRows = 64;
+
 class Block {
  public:
   Block(const FeedSchema& schema, ParsedChunk* out);
@@ -47,8 +49,8 @@ class Block {
   Status Exact(const Column& column, int64_t begin, size_t at);
   // Finds the first integer of a slot that float rounds, in a block with large values.
   Status FindRounded(const Column& column, int64_t begin, size_t at);
-  // Takes all dense columns at once, if each row of each column has one float. False if not, or if
-  // a float is not finite.
+  // Appends all dense columns at once, if each row of each column has one float. False if not, or
+  // if a float is not finite.
   bool OneFloatEach(const std::vector<Column>& columns, int64_t begin);
   // Takes a column with one number per row. False if a number is not finite.
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
@@ -62,8 +64,10 @@ class Block {
 
   // Defined in column_sparse.cc.
   Status Sparse(const Column& column, size_t slot);
-  // Takes a column with one integer per row. False if an integer must be left out.
-  bool OneFeasignEach(const Column& column, size_t slot, int64_t first);
+  // Takes a column with one integer per row, of which 0 is no feasign.
+  void OneFeasignEach(const Column& column, size_t slot, int64_t first);
+  // Sets the lengths of a slot that OneFeasignEach has taken, and leaves out its zeros.
+  void LeaveOutZeros(size_t slot);
   template <bool per_slot, typename T>
   void Integers(const Column& column, size_t slot, const T* type);
   // Takes n values at once, beginning at `first`. False if a value must be left out.
@@ -100,9 +104,8 @@ class Block {
   bool OneEach(const Column& column, int64_t begin, size_t dense, size_t sparse);
   // Makes rows of the block's columns, without bad rows.
   void Assemble();
-  // Like Assemble, for rows with one feasign per slot, in tiles that fit into the L1 cache. False,
-  // with nothing added, if a feasign is 0.
-  bool AssembleSingles();
+  // Like Assemble, if OneFeasignEach has taken each slot, in tiles that fit into the L1 cache.
+  void AssembleSingles();
   void MoveRow(size_t from, size_t to);
 
   void BadOnes(int64_t begin);
@@ -129,12 +132,11 @@ class Block {
   std::vector<uint8_t> nulls_;                 // null rows of the current column
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
-  std::vector<uint8_t> single_;  // (S) 1: each row has one feasign, and lengths are not written
-  // Columns, with their slots, that AssembleSingles checks while it copies them, so that they are
-  // read only once.
-  std::vector<std::pair<const Column*, size_t>> unchecked_;
+  std::vector<uint8_t> single_;        // (S) 1: OneFeasignEach has taken the slot
   bool floats_taken_ = false;            // OneFloatEach has succeeded
   std::vector<const uint32_t*> floats_;  // (W) columns of OneFloatEach
+  std::vector<float> float_tile_;
+  std::vector<uint32_t> beyond_;  // (rows) the top bit: the row may have a large value
   std::vector<uint64_t> tile_;
   std::vector<const uint64_t*> next_;  // (S) feasigns of the block, in values_ or in the column
 };

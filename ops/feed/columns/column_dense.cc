@@ -1,4 +1,5 @@
 // Labels and dense slots.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,7 +21,18 @@ bool Block::OneFloatEach(const std::vector<Column>& columns, int64_t begin) {
     if (!column.one_each() || column.slot().dim != 1 || column.leaf_kind() != 'f') return false;
     floats_.push_back(Values<uint32_t>(column.leaf()) + column.place(begin));
   }
-  return TransposeFloats(floats_.data(), width_, rows_, out_->dense.data() + first_ * width_);
+  float_tile_.resize(kTileRows * width_);
+  bool finite = true;
+  for (size_t row = 0; row < rows_ && finite; row += kTileRows) {
+    const size_t n = std::min(kTileRows, rows_ - row);
+    finite = TransposeFloats(floats_.data(), width_, n, float_tile_.data());
+    for (const uint32_t*& next : floats_) next += n;
+    out_->dense.insert(out_->dense.end(), float_tile_.begin(),
+                       float_tile_.begin() + static_cast<ptrdiff_t>(n * width_));
+  }
+  if (!finite) out_->dense.resize(first_ * width_);
+  for (const uint32_t*& next : floats_) next -= finite ? rows_ : 0;
+  return finite;
 }
 
 bool Block::OneNumberEach(const Column& column, int64_t first, size_t at) {
@@ -53,8 +65,10 @@ bool Block::OneFloatEach(const float* from, size_t at) {
 Status Block::CheckLimits(const std::vector<Column>& columns, int64_t begin) {
   const float* dense = out_->dense.data() + first_ * width_;
   bool may_round = false;
+  if (floats_taken_) limits_.Beyond(floats_.data(), rows_, &beyond_);
   for (size_t row = 0; row < rows_; ++row, dense += width_) {
-    if (bad_[row] || !limits_.Beyond(dense)) continue;
+    const bool beyond = floats_taken_ ? beyond_[row] >> 31 != 0 : limits_.Beyond(dense);
+    if (bad_[row] || !beyond) continue;
     LineError error(true);
     if (limits_.Take(dense, out_->lines + row, &out_->large, &error)) {
       may_round = may_round || limits_.MayRound(dense, out_->rounded);

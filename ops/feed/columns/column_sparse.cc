@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/vector_clones.h"
 #include "feed/columns/column_block.h"
 #include "feed/text/line_parser.h"
 #include "feed/text/scan.h"
@@ -10,6 +11,13 @@
 #include "row/feasign.h"
 
 namespace pbx::feed {
+namespace {
+
+PBX_VECTOR_CLONES void KeyAll(uint64_t* feasigns, size_t n, uint32_t slot) {
+  for (size_t i = 0; i < n; ++i) feasigns[i] = FeasignInSlot(feasigns[i], slot);
+}
+
+}  // namespace
 
 Status Block::Sparse(const Column& column, size_t slot) {
   size_t most = 0;
@@ -41,12 +49,29 @@ Status Block::Sparse(const Column& column, size_t slot) {
   }
 }
 
-bool Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
-  bool taken = false;
+void Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
   WithInteger(column.leaf_kind(), [&](auto* type) {
-    taken = Whole(column, slot, first, static_cast<int64_t>(rows_), type);
+    const auto* const from = static_cast<decltype(type)>(column.leaf().buffers[1]) + first;
+    const bool whole = sizeof(*type) == sizeof(uint64_t);
+    next_[slot] = reinterpret_cast<const uint64_t*>(from);
+    if (whole && !per_slot_) return;
+    Room(slot, rows_);
+    uint64_t* const to = values_[slot].data();
+    for (size_t i = 0; i < rows_; ++i) to[i] = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+    if (per_slot_) KeyAll(to, rows_, key_slots_[slot]);
   });
-  return taken;
+}
+
+void Block::LeaveOutZeros(size_t slot) {
+  const uint64_t* const from = next_[slot];
+  Room(slot, rows_);  // where the feasigns may be already
+  uint64_t* to = values_[slot].data();
+  uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+  for (size_t row = 0; row < rows_; ++row, length += slots_) {
+    *to = from[row];
+    *length = *to != 0;
+    to += *length;
+  }
 }
 
 template <bool per_slot, typename T>

@@ -32,12 +32,6 @@ PBX_VECTOR_CLONES bool AsFloats(const double* values, const uint8_t* valid, doub
   return wrong >> 63 == 0;
 }
 
-// Null is no feasign, and neither is 0.
-PBX_VECTOR_CLONES void AsFeasigns(const int64_t* values, const uint8_t* valid, size_t n,
-                                  int64_t* feasigns) {
-  for (size_t i = 0; i < n; ++i) feasigns[i] = valid[i] ? values[i] : 0;
-}
-
 }  // namespace
 
 // An array with the values of one slot.
@@ -51,7 +45,6 @@ struct ExpressionColumns::Output {
   SlotSpec spec;
   std::vector<uint8_t> valid;  // bits
   std::vector<int64_t> ends;
-  std::vector<int64_t> feasigns = std::vector<int64_t>(expr::kRows);
   std::vector<float> floats = std::vector<float>(expr::kRows);
 
   // The vector must outlive the use of the arrays.
@@ -64,8 +57,7 @@ struct ExpressionColumns::Output {
     if (list) {
       SetLists(from, n);
     } else if (spec.kind == SlotKind::kSparse) {
-      AsFeasigns(from.ints.data(), from.valid.data(), n, feasigns.data());
-      SetValues("l", feasigns.data());
+      SetValues("l", from.ints.data());
     } else if (!spec.exact && spec.transform.has_default &&
                AsFloats(from.floats.data(), from.valid.data(), spec.transform.default_value, n,
                         floats.data())) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/vector_clones.h"
 #include "feed/columns/column_types.h"
 #include "feed/text/line_parser.h"
 #include "feed/text/scan.h"
@@ -45,6 +46,30 @@ void Unpack(const uint8_t* bits, int64_t first, size_t n, uint8_t* bytes) {
     const size_t at = static_cast<size_t>(first) + i;
     bytes[i] = (bits[at / 8] >> (at % 8)) & 1;
   }
+}
+
+// Whether a value that is not null is infinite or NaN.
+PBX_VECTOR_CLONES bool AnyOdd(const double* values, const uint8_t* valid, size_t n) {
+  uint64_t most, odd = 0;
+  std::memcpy(&most, &expr::kMostNumber, 8);
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t bits;
+    std::memcpy(&bits, values + i, 8);
+    odd |= (most - (bits & 0x7fffffffffffffffu)) & -uint64_t{valid[i]};
+  }
+  return odd >> 63 != 0;
+}
+
+PBX_VECTOR_CLONES void FindRange(const int64_t* values, size_t n, int64_t* first, int64_t* last) {
+  int64_t low = values[0], high = values[0];
+  for (size_t i = 1; i < n; ++i) low = std::min(low, values[i]);
+  for (size_t i = 1; i < n; ++i) high = std::max(high, values[i]);
+  *first = low;
+  *last = high;
+}
+
+PBX_VECTOR_CLONES void Scale(int64_t* values, size_t n, int64_t unit, int64_t offset) {
+  for (size_t i = 0; i < n; ++i) values[i] = values[i] * unit + offset;
 }
 
 // Reads one column in one block of rows.
@@ -124,11 +149,8 @@ class Loader {
         to_.floats[row] = number(first_ + static_cast<int64_t>(row));
       }
     });
-    unsigned wrong = 0;
+    if (!AnyOdd(to_.floats.data(), to_.valid.data(), n_)) return;
     for (size_t row = 0; row < n_; ++row) {
-      wrong |= to_.valid[row] & unsigned{!(std::fabs(to_.floats[row]) <= expr::kMostNumber)};
-    }
-    for (size_t row = 0; wrong != 0 && row < n_; ++row) {
       if (!to_.valid[row] || std::isfinite(to_.floats[row])) continue;
       to_.valid[row] = 0;
       Malformed(row, std::isnan(to_.floats[row]) ? "nan is not a finite number"
@@ -161,6 +183,13 @@ class Loader {
     const int64_t least = expr::kFirstTime / unit, most = expr::kLastTime / unit;
     const bool instant = type.format[1] == 's' && type.format[4] != '\0';
     expr::LocalTimes local(*zone_);
+    int64_t first, last;
+    FindRange(to_.ints.data(), n_, &first, &last);
+    // Most blocks are within one period of the zone.
+    if (!nanos && first >= least && last <= most &&
+        (!instant || local.Same(first * unit, last * unit))) {
+      return Scale(to_.ints.data(), n_, unit, instant ? local.Of(first * unit) - first * unit : 0);
+    }
     for (size_t row = 0; row < n_; ++row) {
       if (!to_.valid[row]) continue;
       int64_t value = to_.ints[row];
@@ -201,16 +230,20 @@ class Loader {
     const Offset* const offsets = Values<Offset>(leaf) + first_;
     const char* const text = static_cast<const char*>(leaf.buffers[2]);
     const Offset begin = offsets[0], end = offsets[n_];
-    bool fits = text != nullptr && begin >= 0;
+    const Offset most = Values<Offset>(leaf)[leaf.offset + leaf.length];
+    bool fits = text != nullptr && begin >= 0 && begin < end && end <= most;
     for (size_t row = 0; row < n_; ++row) fits &= offsets[row] <= offsets[row + 1];
-    fits = fits && end <= Values<Offset>(leaf)[leaf.offset + leaf.length];
     if (!fits || !IsUtf8(text + begin, text + end)) return false;
+    to_.around = std::string_view(text, static_cast<size_t>(most));
+    std::string_view* const texts = to_.texts.data();
+    uint8_t* const valid = to_.valid.data();
     bool begins = true;
     for (size_t row = 0; row < n_; ++row) {
       const Offset from = offsets[row], size = offsets[row + 1] - from;
-      begins &= size == 0 || (static_cast<unsigned char>(text[from]) & 0xc0) != 0x80;
-      to_.texts[row] = std::string_view(text + from, static_cast<size_t>(size));
-      to_.valid[row] &= size != 0;
+      const char* const p = text + (size == 0 ? begin : from);
+      begins &= (static_cast<unsigned char>(*p) & 0xc0) != 0x80;
+      texts[row] = std::string_view(p, static_cast<size_t>(size));
+      valid[row] &= size != 0;
     }
     return begins;
   }

@@ -1,11 +1,12 @@
 #include "feed/columns/transpose.h"
 
-#include <emmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "feed/columns/transpose_avx2.h"
+#include "feed/text/token_paths.h"
 #include "feed/text/tokens.h"
 
 namespace pbx::feed {
@@ -74,7 +75,37 @@ uint32_t PlainFloats(const uint32_t* const* columns, size_t count, size_t begin,
   return odd >> 31;
 }
 
+// Takes as many eights of the ids as there are. Returns the number of ids that are not 0.
+__attribute__((target("avx512f,avx512vl"))) size_t Avx512Drop(uint64_t* ids, size_t n,
+                                                              uint32_t* lengths) {
+  uint64_t* to = ids;
+  for (size_t i = 0; i + 8 <= n; i += 8) {
+    const __m512i eight = _mm512_loadu_si512(ids + i);
+    const __mmask8 some = _mm512_test_epi64_mask(eight, eight);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(some, eight));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lengths + i),
+                        _mm256_maskz_set1_epi32(some, 1));
+    to += __builtin_popcount(some);
+  }
+  return static_cast<size_t>(to - ids);
+}
+
 }  // namespace
+
+size_t DropZeros(uint64_t* ids, size_t n, uint32_t* lengths) {
+  size_t done = 0;
+  uint64_t* to = ids;
+  if (ActiveTokenKernels() == &kAvx512Tokens) {
+    done = n / 8 * 8;
+    to += Avx512Drop(ids, done, lengths);
+  }
+  for (size_t i = done; i < n; ++i) {
+    *to = ids[i];
+    lengths[i] = *to != 0;
+    to += lengths[i];
+  }
+  return static_cast<size_t>(to - ids);
+}
 
 bool TransposeIds(const uint64_t* const* columns, size_t count, size_t n, uint64_t* rows) {
   uint64_t zero = 0;

@@ -62,12 +62,13 @@ class Compiler {
                     "expected the ids of a column, found a computed value, which may be "
                     "0, and 0 is no id: give the slot hash: true");
       }
-      return Emit(node, wanted);
+    } else if (type == Of(Kind::kInt)) {
+      wanted = type;
     }
-    if (type == Of(Kind::kInt)) wanted = type;
     const int values = Emit(node, wanted);
-    if (values == kFailed) return values;
-    return Instruct("hash", {Kind::kInt, type.list, -1}, HashKernel(wanted), {values});
+    if (values == kFailed || (type.list && !source.hash)) return values;
+    return Instruct("id", type.list ? ListOf(Kind::kInt) : Of(Kind::kId),
+                    source.hash ? HashKernel(wanted) : IdKernel(), {values});
   }
 
   // zscore, minmax and quantile, with the constants of the first rows of a run.
@@ -361,6 +362,11 @@ class Compiler {
     for (size_t i = 0; i < node.args.size(); ++i) {
       const Type type = TypeOfArgument(CodeOfArgument(function, i), items, taken.zone);
       if (type.kind != Kind::kUnknown) taken.registers.push_back(Emit(node.args[i], type));
+      if (type.kind != Kind::kTime || !status_.ok()) continue;
+      int& time = taken.registers.back();
+      time = Instruct("hours", Of(Kind::kInt), HoursKernel(), {time});
+      if (node.text != "day" && node.text != "month") continue;
+      time = Instruct("date", Of(Kind::kInt), DateKernel(), {time});
     }
     if (!status_.ok()) return kFailed;
     Type natural = TypeOf(node);

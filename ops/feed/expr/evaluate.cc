@@ -11,7 +11,9 @@ bool IsText(Type type) { return type.kind == Kind::kText && !type.list; }
 
 template <typename T>
 void Gather(const std::vector<T>& from, const uint16_t* places, size_t n, std::vector<T>* to) {
-  for (size_t i = 0; i < n; ++i) (*to)[i] = from[places[i]];
+  const T* const values = from.data();
+  T* const out = to->data();
+  for (size_t i = 0; i < n; ++i) out[i] = values[places[i]];
 }
 
 template <typename T>
@@ -31,7 +33,7 @@ void Pick(const Vector& from, Type type, const uint16_t* places, size_t n, Vecto
     return GatherLists(from, from.texts, places, n, &out->texts, out);
   }
   if (type.list) return GatherLists(from, from.ints, places, n, &out->ints, out);
-  Gather(from.valid, places, n, &out->valid);
+  if (type.kind != Kind::kId) Gather(from.valid, places, n, &out->valid);
   switch (type.kind) {
     case Kind::kBool: return Gather(from.bools, places, n, &out->bools);
     case Kind::kFloat: return Gather(from.floats, places, n, &out->floats);

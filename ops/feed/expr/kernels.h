@@ -8,7 +8,7 @@
 namespace pbx::expr {
 
 // What an argument or the value of a function is.
-//   n float   i integer   b truth   t text   d time   ? any type, the same as that of the value
+//   n float   i integer   b truth   t text   d time, taken as its hours   ? any type, the same as that of the value
 //   L list of integers or texts   v an integer or text, like the items of the list
 //   z literal zone   # literal integer >= 0   s literal text
 struct Function {
@@ -43,5 +43,10 @@ Kernel ConvertKernel(Type from, Type to);
 Kernel QuantileKernel();
 // From texts, lists of them, or the texts of integers, to feasigns.
 Kernel HashKernel(Type from);
+// From integers, as they are, to kId.
+Kernel IdKernel();
+// The hours of a time since 0001-01-01, and from these the date for `day` and `month`.
+Kernel HoursKernel();
+Kernel DateKernel();
 
 }  // namespace pbx::expr

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 #include <unordered_set>
 
@@ -226,34 +227,46 @@ void Lookup(const Instruction& self, Args args, Vector* out, size_t n) {
   });
 }
 
-constexpr auto kHourMicros = static_cast<uint64_t>(3600 * kSecond);
-
 // Hours since the first day of the calendar, 0001-01-01, a Monday. Any number for a null.
-inline uint64_t HoursOf(int64_t time) {
-  return (static_cast<uint64_t>(time) - static_cast<uint64_t>(kFirstTime)) / kHourMicros;
-}
-inline uint32_t DaysOf(int64_t time) { return static_cast<uint32_t>(HoursOf(time) / 24); }
-
-#define PBX_PART_OF_TIME(name, expression)                                       \
-  PBX_VECTOR_CLONES void name##Of(const int64_t* time, int64_t* out, size_t n) { \
-    for (size_t i = 0; i < n; ++i) out[i] = expression;                          \
-  }                                                                              \
-  void name(const Instruction&, Args args, Vector* out, size_t n) {              \
-    std::copy_n(args[0]->valid.begin(), n, out->valid.begin());                  \
-    name##Of(args[0]->ints.data(), out->ints.data(), n);                         \
+PBX_VECTOR_CLONES void HoursOf(const int64_t* time, int64_t* out, size_t n) {
+  // An hour is 2^10 * 3515625 microseconds. The quotients are exact to far more than is cut off.
+  constexpr uint64_t k52 = uint64_t{0x433} << 52;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t since = static_cast<uint64_t>(time[i]) - static_cast<uint64_t>(kFirstTime);
+    const uint64_t bits = (since >> 10 & ((uint64_t{1} << 52) - 1)) | k52;  // 2^52 more
+    double value;
+    std::memcpy(&value, &bits, 8);
+    out[i] = static_cast<int32_t>((value - 4503599627370496.0) / 3515625.0);
   }
-PBX_PART_OF_TIME(Hour, static_cast<uint32_t>(HoursOf(time[i])) % 24)
-PBX_PART_OF_TIME(Weekday, DaysOf(time[i]) % 7)
-PBX_PART_OF_TIME(Day, DateOf(DaysOf(time[i])).day)
-PBX_PART_OF_TIME(Month, DateOf(DaysOf(time[i])).month)
+}
+
+PBX_VECTOR_CLONES void DateOfHours(const int64_t* hours, int64_t* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = DateOf(static_cast<uint32_t>(hours[i]) / 24);
+}
+
+#define PBX_PART_OF_TIME(name, expression)                                     \
+  PBX_VECTOR_CLONES void name##Of(const int64_t* in, int64_t* out, size_t n) { \
+    for (size_t i = 0; i < n; ++i) {                                           \
+      const uint32_t of = static_cast<uint32_t>(in[i]);                        \
+      out[i] = expression;                                                     \
+    }                                                                          \
+  }
+PBX_PART_OF_TIME(Hour, of % 24)
+PBX_PART_OF_TIME(Weekday, of / 24 % 7)
+PBX_PART_OF_TIME(Day, of & 31)
+PBX_PART_OF_TIME(Month, of >> 5)
 #undef PBX_PART_OF_TIME
+
+template <void (*all)(const int64_t*, int64_t*, size_t)>
+void OfTime(const Instruction&, Args args, Vector* out, size_t n) {
+  std::copy_n(args[0]->valid.begin(), n, out->valid.begin());
+  all(args[0]->ints.data(), out->ints.data(), n);
+}
 
 void DaysBetween(const Instruction&, Args args, Vector* out, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     out->valid[i] = args[0]->valid[i] & args[1]->valid[i];
-    out->ints[i] = out->valid[i]
-                       ? FloorDivide(args[1]->ints[i], kDay) - FloorDivide(args[0]->ints[i], kDay)
-                       : 0;
+    out->ints[i] = args[1]->ints[i] / 24 - args[0]->ints[i] / 24;
   }
 }
 
@@ -291,39 +304,43 @@ void BoolToText(const Instruction&, Args args, Vector* out, size_t n) {
 void Hash(const Instruction&, Args args, Vector* out, size_t n) {
   const Vector& in = *args[0];
   for (size_t i = 0; i < n; ++i) {
-    out->valid[i] = in.valid[i];
-    if (in.valid[i]) {
-      out->ints[i] = static_cast<int64_t>(FeasignOfString(in.texts[i].data(), in.texts[i].size()));
-    }
+    const size_t size = in.valid[i] ? in.texts[i].size() : 0;
+    out->ints[i] = static_cast<int64_t>(FeasignOfString(in.texts[i].data(), size));
   }
 }
 
-uint64_t FeasignOfDigits(int64_t value) {
+int64_t FeasignOfDigits(int64_t value) {
   char digits[24];
   const char* const end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
-  return FeasignOfString(digits, static_cast<size_t>(end - digits));
+  return static_cast<int64_t>(FeasignOfString(digits, static_cast<size_t>(end - digits)));
 }
 
-constexpr int64_t kSmall = 1024;  // integers below are hashed once
+constexpr uint64_t kSmall = 1024;  // integers below are hashed once
 
 std::vector<int64_t> SmallFeasigns() {
-  std::vector<int64_t> feasigns;
-  feasigns.reserve(kSmall);
-  for (int64_t i = 0; i < kSmall; ++i) feasigns.push_back(static_cast<int64_t>(FeasignOfDigits(i)));
+  std::vector<int64_t> feasigns(kSmall + 1);  // the last one is that of null
+  for (uint64_t i = 0; i < kSmall; ++i) feasigns[i] = FeasignOfDigits(static_cast<int64_t>(i));
   return feasigns;
 }
 
 void HashInts(const Instruction&, Args args, Vector* out, size_t n) {
   static const std::vector<int64_t> kFeasigns = SmallFeasigns();
-  const Vector& in = *args[0];
-  out->valid.assign(in.valid.begin(), in.valid.begin() + static_cast<std::ptrdiff_t>(n));
+  const int64_t *const in = args[0]->ints.data(), *const feasigns = kFeasigns.data();
+  const uint8_t* const valid = args[0]->valid.data();
+  int64_t* const to = out->ints.data();
   for (size_t i = 0; i < n; ++i) {
-    const int64_t value = in.ints[i];
-    const bool small = value >= 0 && value < kSmall;
-    if (!in.valid[i]) continue;
-    out->ints[i] = small ? kFeasigns[static_cast<size_t>(value)]
-                         : static_cast<int64_t>(FeasignOfDigits(value));
+    const uint64_t value = static_cast<uint64_t>(in[i]);
+    const uint64_t at = !valid[i] ? kSmall : value < kSmall ? value : kSmall + 1;
+    to[i] = at <= kSmall ? feasigns[at] : FeasignOfDigits(in[i]);
   }
+}
+
+PBX_VECTOR_CLONES void Ids(const int64_t* values, const uint8_t* valid, size_t n, int64_t* ids) {
+  for (size_t i = 0; i < n; ++i) ids[i] = valid[i] ? values[i] : 0;
+}
+
+void Id(const Instruction&, Args args, Vector* out, size_t n) {
+  Ids(args[0]->ints.data(), args[0]->valid.data(), n, out->ints.data());
 }
 
 void HashLists(const Instruction&, Args args, Vector* out, size_t n) {
@@ -352,10 +369,10 @@ const std::vector<Function> kTextFunctions = {
     {"common", "LL", 'i', false, Common<int64_t>, Common<View>},
     {"match", "Lt", 't', false, nullptr, Match},
     {"lookup", "st", 't', false, nullptr, Lookup},
-    {"hour", "dz", 'i', false, Hour, nullptr},
-    {"weekday", "dz", 'i', false, Weekday, nullptr},
-    {"day", "dz", 'i', false, Day, nullptr},
-    {"month", "dz", 'i', false, Month, nullptr},
+    {"hour", "dz", 'i', false, OfTime<HourOf>, nullptr},
+    {"weekday", "dz", 'i', false, OfTime<WeekdayOf>, nullptr},
+    {"day", "dz", 'i', false, OfTime<DayOf>, nullptr},
+    {"month", "dz", 'i', false, OfTime<MonthOf>, nullptr},
     {"days_between", "ddz", 'i', false, DaysBetween, nullptr},
     {"from_unix", "n", 'd', false, FromUnix, nullptr},
 };
@@ -364,6 +381,12 @@ Kernel HashKernel(Type from) {
   if (from.kind == Kind::kInt) return HashInts;
   return from.list ? HashLists : Hash;
 }
+
+Kernel IdKernel() { return Id; }
+
+Kernel HoursKernel() { return OfTime<HoursOf>; }
+
+Kernel DateKernel() { return OfTime<DateOfHours>; }
 
 Kernel ConvertKernel(Type from, Type to) {
   if (from.list || to.list) return nullptr;

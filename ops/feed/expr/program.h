@@ -65,7 +65,7 @@ struct Program {
 struct Source {
   std::string slot;
   std::string text;
-  bool dense;  // the output is kFloat; otherwise kInt or a list of kInt, the feasigns
+  bool dense;  // the output is kFloat; otherwise kId or a list of kInt, the feasigns
   bool hash;   // sparse: the texts of values are hashed
   // Of a normalizer: zscore [mean, deviation], minmax [low, high], quantile [x, share, ...].
   std::vector<double> constants = {};

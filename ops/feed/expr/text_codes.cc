@@ -12,28 +12,28 @@ constexpr int kPause = 15;
 
 }  // namespace
 
-TextCodes::Word TextCodes::WordOf(std::string_view text) {
+TextCodes::Word TextCodes::WordOf(std::string_view text, bool wide) {
+  static constexpr uint64_t kMasks[] = {~uint64_t{0}, ~uint64_t{0}, 0, 0};  // 16 bytes of ones
   const char* const p = text.data();
   const size_t size = text.size();
-  Word word{0, 0, size, p};
-  if (size >= 8) {
-    std::memcpy(&word.first, p, 8);
-    std::memcpy(&word.last, p + size - 8, 8);
-  } else if (size >= 4) {
-    std::memcpy(&word.first, p, 4);
-    std::memcpy(&word.last, p + size - 4, 4);
+  uint64_t words[2] = {0, 0};
+  if (size > 16) {
+    std::memcpy(words, p, 8);
+    std::memcpy(words + 1, p + size - 8, 8);
+  } else if (wide) {
+    uint64_t masks[2];
+    std::memcpy(masks, reinterpret_cast<const char*>(kMasks) + 16 - size, 16);
+    std::memcpy(words, p, 16);
+    words[0] &= masks[0];
+    words[1] &= masks[1];
   } else if (size > 0) {
-    uint8_t bytes[3];
-    bytes[0] = static_cast<uint8_t>(p[0]);
-    bytes[1] = static_cast<uint8_t>(p[size / 2]);
-    bytes[2] = static_cast<uint8_t>(p[size - 1]);
-    word.first = bytes[0] | uint64_t{bytes[1]} << 8 | uint64_t{bytes[2]} << 16;
+    std::memcpy(words, p, size);
   }
-  return word;
+  return {words[0], words[1], size, p};
 }
 
 bool TextCodes::Same(const Word& a, const Word& b) {
-  if (a.first != b.first || a.last != b.last || a.size != b.size) return false;
+  if (((a.first ^ b.first) | (a.last ^ b.last) | (a.size ^ b.size)) != 0) return false;
   return a.size <= 16 || std::memcmp(a.begin, b.begin, a.size) == 0;
 }
 
@@ -41,20 +41,27 @@ bool TextCodes::Number(const Vector& texts, size_t n, size_t most) {
   codes_.resize(n);
   slots_.assign(size_t{1} << kSlotBits, 0);
   words_.clear();
+  const std::string_view* const views = texts.texts.data();
+  const uint8_t* const valid = texts.valid.data();
+  const auto around = reinterpret_cast<uintptr_t>(texts.around.data());
+  const size_t wide = texts.around.size() - std::min<size_t>(texts.around.size(), 15);
+  uint16_t *const codes = codes_.data(), *const slots = slots_.data();
   for (size_t row = 0; row < n; ++row) {
-    const Word word = WordOf(texts.valid[row] ? texts.texts[row] : std::string_view());
+    const char* const begin = views[row].data();
+    const Word word = WordOf({begin, valid[row] ? views[row].size() : 0},
+                             reinterpret_cast<uintptr_t>(begin) - around < wide);
     const uint64_t mixed =
         (word.first ^ (word.last << 29 | word.last >> 35) ^ word.size) * 0x9e3779b97f4a7c15u;
     size_t slot = mixed >> (64 - kSlotBits);
-    while (slots_[slot] != 0 && !Same(words_[slots_[slot] - 1u], word)) {
+    while (slots[slot] != 0 && !Same(words_[slots[slot] - 1u], word)) {
       slot = (slot + 1) & ((size_t{1} << kSlotBits) - 1);
     }
-    if (slots_[slot] == 0) {
+    if (slots[slot] == 0) {
       if (words_.size() == most) return false;
       words_.push_back(word);
-      slots_[slot] = static_cast<uint16_t>(words_.size());
+      slots[slot] = static_cast<uint16_t>(words_.size());
     }
-    codes_[row] = static_cast<uint16_t>(slots_[slot] - 1);
+    codes[row] = static_cast<uint16_t>(slots[slot] - 1);
   }
   return true;
 }

@@ -21,13 +21,14 @@ class TextCodes {
   const Vector& distinct() const { return distinct_; }     // (count)
 
  private:
-  // The length and the first and last bytes of a text, which are all of a text of up to 16 bytes.
+  // The length of a text and its first 16 bytes, or its first and last 8 bytes if it is longer.
   struct Word {
     uint64_t first, last;
     size_t size;
     const char* begin;
   };
-  static Word WordOf(std::string_view text);
+  // wide: 16 bytes can be read.
+  static Word WordOf(std::string_view text, bool wide);
   static bool Same(const Word& a, const Word& b);
   bool Number(const Vector& texts, size_t n, size_t most);
 

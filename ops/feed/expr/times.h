@@ -32,6 +32,11 @@ class LocalTimes {
     if (instant < from_ || instant >= until_) Find(instant);
     return instant + offset_;
   }
+  // Whether the offset is the same from the first to the last of these instants.
+  bool Same(int64_t first, int64_t last) {
+    Of(first);
+    return last < until_;
+  }
 
  private:
   void Find(int64_t instant);
@@ -52,18 +57,17 @@ bool ScanTime(std::string_view text, const Zone& zone, int64_t* local);
 constexpr int64_t kFirstTime = -719162 * kDay;
 constexpr int64_t kLastTime = 2932897 * kDay - 1;
 
-struct Date {
-  uint32_t month;
-  uint32_t day;
-};
-
-// days: since 0001-01-01. It counts years from March, in eras of 400 years.
-inline Date DateOf(uint32_t days) {
-  const uint32_t of_era = (days + 306) % 146097;
-  const uint32_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
-  const uint32_t of_year = of_era - (365 * year + year / 4 - year / 100);
-  const uint32_t month = (5 * of_year + 2) / 153;
-  return {month < 10 ? month + 3 : month - 9, of_year - (153 * month + 2) / 5 + 1};
+// The date as 32 * month + day, of days since 0001-01-01. It counts years from March, in eras of
+// 400 years; the constants are those of Neri and Schneider (2022), "Euclidean affine functions and
+// their application to calendar algorithms".
+inline uint32_t DateOf(uint32_t days) {
+  const uint32_t quarters = 4 * (days + 306) + 3;  // of days since 0000-03-01
+  const uint32_t of_century = quarters % 146097 | 3;
+  const uint64_t of_year = uint64_t{2939745} * of_century;
+  const uint32_t day = static_cast<uint32_t>(of_year) / 2939745 / 4;
+  const uint32_t scaled = 2141 * day + 197913;
+  const uint32_t month = (scaled >> 16) - (day >= 306 ? 12 : 0);
+  return 32 * month + (scaled & 0xffff) / 2141 + 1;
 }
 
 // Rounded towards minus infinity. REQUIRES: by > 0.

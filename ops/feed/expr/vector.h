@@ -21,6 +21,7 @@ enum class Kind : uint8_t {
   kFloat,  // float64, always finite
   kText,   // UTF-8, never empty: an empty text is null
   kTime,   // microseconds since 1970 in the local time of a zone
+  kId,     // a feasign, in `ints`. 0: none; `valid` is not set
 };
 
 struct Type {
@@ -42,10 +43,12 @@ struct Vector {
   std::vector<std::string_view> texts;  // (n), or the items; of bytes that outlive the block
   std::vector<uint32_t> ends;           // (n) list: where the items of each row end
   std::string bytes;                    // of texts that were made here
+  std::string_view around;              // of a column: bytes that can be read around its texts
 
   // Makes room for n rows of a type. A list gets no rows: AddItem and EndRow add them.
   void Reset(Type type, size_t n) {
     bytes.clear();
+    around = {};
     ends.clear();
     if (type.list) {
       ints.clear();
@@ -53,9 +56,11 @@ struct Vector {
       ends.reserve(n);
       return;
     }
-    valid.resize(n);
+    if (type.kind != Kind::kId) valid.resize(n);
     if (type.kind == Kind::kBool) bools.resize(n);
-    if (type.kind == Kind::kInt || type.kind == Kind::kTime) ints.resize(n);
+    if (type.kind == Kind::kInt || type.kind == Kind::kTime || type.kind == Kind::kId) {
+      ints.resize(n);
+    }
     if (type.kind == Kind::kFloat) floats.resize(n);
     if (type.kind == Kind::kText) texts.resize(n);
   }

@@ -153,7 +153,7 @@ void CsvExpressions::TakeSparse(const SlotSpec& slot, const FeedSchema& schema, 
   const expr::Vector& values = evaluator_.output(static_cast<size_t>(slot.output));
   const bool list = !values.ends.empty();
   const size_t begin = list ? values.begin(row_) : row_;
-  const size_t end = list ? values.end(row_) : row_ + (values.valid[row_] ? 1u : 0u);
+  const size_t end = list ? values.end(row_) : row_ + 1;
   const size_t room = out->count + (end - begin);
   if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
   if (!out->weights.empty()) out->weights.resize(out->feasigns.size());

@@ -4,7 +4,17 @@
 #include <cmath>
 #include <limits>
 
+#include "base/vector_clones.h"
+
 namespace pbx::feed {
+namespace {
+
+PBX_VECTOR_CLONES void Compare(const uint32_t* bits, uint32_t limit, uint32_t sign, size_t n,
+                               uint32_t* beyond) {
+  for (size_t i = 0; i < n; ++i) beyond[i] |= (limit - (bits[i] & 0x7fffffffu)) | (bits[i] & sign);
+}
+
+}  // namespace
 
 DenseLimits::DenseLimits(const FeedSchema& schema) {
   if (schema.format == Format::kCriteoTsv) return;  // its dense values are logarithms already
@@ -30,6 +40,15 @@ DenseLimits::DenseLimits(const FeedSchema& schema) {
   }
   const auto none_of = [&](uint32_t of_column) { return of_column == none; };
   if (std::all_of(limits_.begin(), limits_.end(), none_of)) limits_.clear();
+}
+
+void DenseLimits::Beyond(const uint32_t* const* columns, size_t rows,
+                         std::vector<uint32_t>* beyond) const {
+  beyond->assign(rows, 0);
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    const uint32_t sign = slots_[i]->weight ? 0x80000000u : 0;
+    Compare(columns[i], limits_[i], sign, rows, beyond->data());
+  }
 }
 
 float DenseLimits::Fed(size_t column, float value) const {

@@ -56,6 +56,9 @@ class DenseLimits {
     return beyond >> 31 != 0;
   }
 
+  // The same for rows of W columns: sets the top bit of (*beyond)[r] if row r has a large value.
+  void Beyond(const uint32_t* const* columns, size_t rows, std::vector<uint32_t>* beyond) const;
+
   // Records the large values of a row. If a value is beyond kMostDense, or a weight is outside [0,
   // kMostWeight], the line is malformed: returns false and records nothing.
   bool Take(const float* row, uint64_t line, std::vector<LargeValue>* large,

@@ -254,6 +254,7 @@ struct OneEach : Batch {
   std::vector<double> numbers = std::vector<double>(kRows);
   std::vector<uint64_t> wide = std::vector<uint64_t>(kRows);
   std::vector<int32_t> narrow = std::vector<int32_t>(kRows);
+  bool per_slot_keys = false;
 
   OneEach() {
     for (size_t i = 0; i < kRows; ++i) {
@@ -275,9 +276,11 @@ struct OneEach : Batch {
       ++chunk.instances;
       chunk.labels.push_back(labels[i]);
       chunk.dense.push_back(static_cast<float>(numbers[i]));
-      for (const uint64_t id : {wide[i], static_cast<uint64_t>(narrow[i])}) {
+      const uint64_t ids[] = {wide[i], static_cast<uint64_t>(narrow[i])};
+      for (const uint32_t slot : {0u, 1u}) {
+        const uint64_t id = ids[slot];
         chunk.lengths.push_back(id == 0 ? 0 : 1);
-        if (id != 0) chunk.feasigns.push_back(id);
+        if (id != 0) chunk.feasigns.push_back(per_slot_keys ? FeasignInSlot(id, slot) : id);
       }
     }
     return chunk;
@@ -285,7 +288,10 @@ struct OneEach : Batch {
 
   void Check() {
     ParsedChunk chunk;
-    CHECK_OK(Parse(Schema(Format::kColumns, {Label("y"), Dense("d", 1), Sparse("u"), Sparse("w")}),
+    FeedSchema schema =
+        Schema(Format::kColumns, {Label("y"), Dense("d", 1), Sparse("u"), Sparse("w")});
+    schema.per_slot_keys = per_slot_keys;
+    CHECK_OK(Parse(schema,
                    {Add<float>("y", "f", labels), Add<double>("d", "g", numbers),
                     Add<uint64_t>("u", "L", wide), Add<int32_t>("w", "i", narrow)},
                    0, kRows, &chunk));
@@ -302,6 +308,16 @@ struct OneEach : Batch {
 };
 
 TEST(one_id_a_row_in_every_slot_is_what_the_columns_say) { OneEach().Check(); }
+
+TEST(rows_without_an_id_in_some_slots_are_what_the_columns_say) {
+  for (const bool per_slot_keys : {false, true}) {
+    OneEach rows;
+    rows.per_slot_keys = per_slot_keys;
+    for (size_t i = 0; i < OneEach::kRows; i += 3) rows.wide[i] = 0;
+    for (size_t i = 1500; i < OneEach::kRows; i += 7) rows.narrow[i] = 0;
+    rows.Check();
+  }
+}
 
 TEST(one_id_a_row_in_every_slot_keeps_its_tags) {
   constexpr size_t kRows = 1027;

@@ -1,9 +1,11 @@
 // Both ways of transposing, of every number of columns and rows around a tile's.
 #include "feed/columns/transpose.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "base/hash.h"
 #include "check.h"
@@ -129,5 +131,26 @@ TEST(the_largest_floats_and_signed_zeros_are_taken) {
       if (count * n > 0) from.held[count - 1][n - 1] = BitsOf(good);
       CHECK(Transposed(from, rows.get()));
     });
+  }
+}
+
+TEST(zeros_are_dropped_wherever_they_are) {
+  for (const char* path : {"plain", "auto"}) {
+    CHECK_OK(feed::SelectTokenKernels(path));
+    for (size_t n = 0; n <= 40; ++n) {
+      for (uint64_t seed = 0; seed < 20; ++seed) {
+        std::unique_ptr<uint64_t[]> ids(new uint64_t[n]);
+        std::unique_ptr<uint32_t[]> lengths(new uint32_t[n]);
+        std::vector<uint64_t> kept;
+        for (size_t i = 0; i < n; ++i) {
+          ids[i] = Mix(seed * 100 + i) % 20 < seed ? 0 : i + 1;
+          if (ids[i] != 0) kept.push_back(ids[i]);
+        }
+        const std::vector<uint64_t> before(ids.get(), ids.get() + n);
+        CHECK_EQ(feed::DropZeros(ids.get(), n, lengths.get()), kept.size());
+        CHECK(std::equal(kept.begin(), kept.end(), ids.get()));
+        for (size_t i = 0; i < n; ++i) CHECK_EQ(lengths[i], before[i] != 0 ? 1u : 0u);
+      }
+    }
   }
 }
