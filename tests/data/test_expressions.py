@@ -390,3 +390,16 @@ def test_an_expr_slot_is_a_slot_like_others() -> None:
     assert dense.tolist() == [[2], [0]]
     assert [len(one) for one in ids] == [1, 1, 2, 1, 2, 1, 0, 0, 1, 0]
     assert ids[3] != ids[8]
+
+
+def test_missing_reads_a_column_as_other_expressions_do() -> None:
+    """Alone it reads a text, which a float is not."""
+    batch = pa.RecordBatch.from_pydict({"click": [0, 0], "price": [None, 2.5]})
+    expressions = ["missing(price)", "if(missing(price), -1, price)"]
+    for dense in (expressions, expressions[::-1]):
+        assert expression_columns(slots_of(dense, [])) == [("price", "number", False)]
+        found, _ = values_of(parsed(slots_of(dense, []), Format.PARQUET, batch), 2, 0)
+        assert found[:, dense.index(expressions[0])].tolist() == [1, 0]
+    assert [kind for _, kind, _ in expression_columns(slots_of(expressions[:1], []))] == ["text"]
+    used = slots_of(["missing(city)"], ["city", "lower(city)"])
+    assert [kind for _, kind, _ in expression_columns(used)] == ["text"]

@@ -52,6 +52,8 @@ def test_the_bits_of_training_are_those_of_predictor_and_http(
         return parse(self, instances, *what)
 
     instances = table.drop_columns("click").to_pylist()
+    for instance in instances:
+        instance["time"] = instance["time"].isoformat()
     config = make_config(
         model={"type": "dnn", "hidden": [2]},
         table={"embedx_dim": 1},
@@ -60,27 +62,25 @@ def test_the_bits_of_training_are_those_of_predictor_and_http(
     path = tmp_path / "m.export"
     export(MadeSource(config, slots, instances), path)
     monkeypatch.setattr(FieldParser, "parse", kept)
+    size = len(instances) // REQUESTS
+    requests = [instances[at : at + size] for at in range(0, len(instances), size)]
     with Predictor(path) as predictor:
-        predictions = predictor.predict(instances)
-        answers = asyncio.run(asked(predictor, instances))
+        predictions = np.concatenate([predictor.predict(request) for request in requests])
+        answers = asyncio.run(asked(predictor, requests))
     assert np.array(answers, np.float32).tobytes() == predictions.tobytes()
-    assert len(served) == 1 + REQUESTS
-    for found in (served[0][0], np.concatenate([one for one, _ in served[1:]])):
-        assert found.tobytes() == dense.tobytes()
-    assert served[0][1] == sum((one for _, one in served[1:]), []) == ids
+    assert len(served) == 2 * REQUESTS
+    for of in (served[:REQUESTS], served[REQUESTS:]):
+        assert np.concatenate([found for found, _ in of]).tobytes() == dense.tobytes()
+        assert sum((found for _, found in of), []) == ids
 
 
-async def asked(predictor: Predictor, instances: list[dict[str, Any]]) -> list[float]:
+async def asked(predictor: Predictor, requests: list[list[dict[str, Any]]]) -> list[float]:
     """The predictions of requests."""
-    for instance in instances:
-        instance["time"] = instance["time"].isoformat()
     server = Server(predictor, ServeOptions(), Counters(1), 0)
     answers: list[float] = []
     async with test_utils.TestClient(test_utils.TestServer(server.application())) as client:
-        each = len(instances) // REQUESTS
-        for at in range(0, len(instances), each):
-            body = {"instances": instances[at : at + each]}
-            response = await client.post("/predict", json=body)
+        for request in requests:
+            response = await client.post("/predict", json={"instances": request})
             assert response.status == 200, await response.text()
             answers += (await response.json())["predictions"]
     return answers

@@ -13,8 +13,9 @@
 namespace pbx::feed {
 namespace {
 
-PBX_VECTOR_CLONES void KeyAll(uint64_t* feasigns, size_t n, uint32_t slot) {
-  for (size_t i = 0; i < n; ++i) feasigns[i] = FeasignInSlot(feasigns[i], slot);
+// to may be from.
+PBX_VECTOR_CLONES void KeyAll(const uint64_t* from, size_t n, uint32_t slot, uint64_t* to) {
+  for (size_t i = 0; i < n; ++i) to[i] = FeasignInSlot(from[i], slot);
 }
 
 }  // namespace
@@ -52,14 +53,19 @@ Status Block::Sparse(const Column& column, size_t slot) {
 void Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
   WithInteger(column.leaf_kind(), [&](auto* type) {
     const auto* const from = static_cast<decltype(type)>(column.leaf().buffers[1]) + first;
-    const bool whole = sizeof(*type) == sizeof(uint64_t);
-    next_[slot] = reinterpret_cast<const uint64_t*>(from);
-    if (whole && !per_slot_) return;
-    Room(slot, rows_);
-    uint64_t* const to = values_[slot].data();
-    for (size_t i = 0; i < rows_; ++i) to[i] = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
-    if (per_slot_) KeyAll(to, rows_, key_slots_[slot]);
+    if constexpr (sizeof(*type) == sizeof(uint64_t)) {
+      next_[slot] = reinterpret_cast<const uint64_t*>(from);
+    } else {
+      Room(slot, rows_);
+      for (size_t i = 0; i < rows_; ++i) {
+        values_[slot][i] = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+      }
+    }
   });
+  if (!per_slot_) return;
+  const uint64_t* const from = next_[slot];
+  Room(slot, rows_);
+  KeyAll(from, rows_, key_slots_[slot], values_[slot].data());
 }
 
 void Block::LeaveOutZeros(size_t slot) {

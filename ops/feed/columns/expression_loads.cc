@@ -60,6 +60,10 @@ PBX_VECTOR_CLONES bool AnyOdd(const double* values, const uint8_t* valid, size_t
   return odd >> 63 != 0;
 }
 
+PBX_VECTOR_CLONES void AsDoubles(const int64_t* from, size_t n, double* to) {
+  for (size_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
+}
+
 PBX_VECTOR_CLONES void FindRange(const int64_t* values, size_t n, int64_t* first, int64_t* last) {
   int64_t low = values[0], high = values[0];
   for (size_t i = 1; i < n; ++i) low = std::min(low, values[i]);
@@ -144,6 +148,9 @@ class Loader {
   }
 
   void Floats() {
+    if (column_.leaf_kind() == 'l') {
+      return AsDoubles(Values<int64_t>(column_.leaf()) + first_, n_, to_.floats.data());
+    }
     WithNumbers(column_.leaf(), column_.leaf_kind(), [&](auto number) {
       for (size_t row = 0; row < n_; ++row) {
         to_.floats[row] = number(first_ + static_cast<int64_t>(row));

@@ -39,7 +39,31 @@ class Compiler {
                  status_.message().c_str());
   }
 
+  // missing(column) reads a column as a text, unless another load reads it already.
+  void JoinLoads() {
+    const auto& loads = program_.loads;
+    for (size_t i = loads.size(); i-- > 0;) {
+      const Load text = loads[i];
+      const auto other = std::find_if(loads.begin(), loads.end(), [&text](const Load& load) {
+        return load.column == text.column && load.at != text.at && !load.type.list;
+      });
+      if (!(text.type == Of(Kind::kText)) || other == loads.end() || !OnlyMissing(text.at)) continue;
+      for (Instruction& one : program_.instructions) {
+        std::replace(one.args.begin(), one.args.end(), text.at, other->at);
+      }
+      program_.loads.erase(program_.loads.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
  private:
+  bool OnlyMissing(int value) const {
+    return std::all_of(
+        program_.instructions.begin(), program_.instructions.end(), [value](const auto& one) {
+          return one.run == MissingKernel() ||
+                 std::find(one.args.begin(), one.args.end(), value) == one.args.end();
+        });
+  }
+
   int Fail(const Node& node, const std::string& what) {
     if (status_.ok()) status_ = ErrorAt(*text_, node.at, what);
     return kFailed;
@@ -474,6 +498,7 @@ Result<Program> Compile(const std::vector<Source>& sources, const Zones& zones,
   Program program;
   Compiler compiler(zones, tables, &program);
   for (const Source& source : sources) PBX_RETURN_IF_ERROR(compiler.Add(source));
+  compiler.JoinLoads();
   return program;
 }
 
