@@ -118,8 +118,7 @@ bool Block::OneEach(const Column& column, int64_t begin, size_t dense, size_t sp
   if (column.slot().kind == SlotKind::kDense && column.slot().dim == 1) {
     taken = floats_taken_ || OneNumberEach(column, first, dense);
   } else if (column.slot().kind == SlotKind::kSparse && !column.slot().transform.hash) {
-    OneFeasignEach(column, sparse, first);
-    single_[sparse] = 1;
+    single_[sparse] = OneFeasignEach(column, sparse, first);
     taken = true;
   }
   return taken;

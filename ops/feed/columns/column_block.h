@@ -64,9 +64,9 @@ class Block {
 
   // Defined in column_sparse.cc.
   Status Sparse(const Column& column, size_t slot);
-  // Takes a column with one integer per row, of which 0 is no feasign.
-  void OneFeasignEach(const Column& column, size_t slot, int64_t first);
-  // Sets the lengths of a slot that OneFeasignEach has taken, and leaves out its zeros.
+  // Takes a column with one integer per row, of which 0 is no feasign. Returns a value of single_.
+  uint8_t OneFeasignEach(const Column& column, size_t slot, int64_t first);
+  // Makes a slot that OneFeasignEach has taken as Sparse does: sets lengths, leaves out zeros.
   void LeaveOutZeros(size_t slot);
   template <bool per_slot, typename T>
   void Integers(const Column& column, size_t slot, const T* type);
@@ -132,7 +132,8 @@ class Block {
   std::vector<uint8_t> nulls_;                 // null rows of the current column
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
-  std::vector<uint8_t> single_;        // (S) 1: OneFeasignEach has taken the slot
+  // (S) 1: OneFeasignEach has taken the slot. 2: and kShort values can be read behind the last one.
+  std::vector<uint8_t> single_;
   bool floats_taken_ = false;            // OneFloatEach has succeeded
   std::vector<const uint32_t*> floats_;  // (W) columns of OneFloatEach
   std::vector<float> float_tile_;

@@ -13,6 +13,16 @@
 namespace pbx::feed {
 namespace {
 
+template <typename T>
+bool HasZero(const T* values, size_t n) {
+  uint64_t zero = 0;  // its top bit is set if a value is 0; SSE2 cannot compare 64 bits
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(values[i]));
+    zero |= (feasign - 1) & ~feasign;
+  }
+  return zero >> 63 != 0;
+}
+
 // to may be from.
 PBX_VECTOR_CLONES void KeyAll(const uint64_t* from, size_t n, uint32_t slot, uint64_t* to) {
   for (size_t i = 0; i < n; ++i) to[i] = FeasignInSlot(from[i], slot);
@@ -50,7 +60,7 @@ Status Block::Sparse(const Column& column, size_t slot) {
   }
 }
 
-void Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
+uint8_t Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
   WithInteger(column.leaf_kind(), [&](auto* type) {
     const auto* const from = static_cast<decltype(type)>(column.leaf().buffers[1]) + first;
     if constexpr (sizeof(*type) == sizeof(uint64_t)) {
@@ -62,14 +72,21 @@ void Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
       }
     }
   });
-  if (!per_slot_) return;
   const uint64_t* const from = next_[slot];
+  if (!per_slot_) {
+    const bool behind = from == values_[slot].data() ||
+                        column.ValuesBehind(first + static_cast<int64_t>(rows_)) >=
+                            static_cast<int64_t>(kShort);
+    return behind ? 2 : 1;
+  }
   Room(slot, rows_);
   KeyAll(from, rows_, key_slots_[slot], values_[slot].data());
+  return 2;
 }
 
 void Block::LeaveOutZeros(size_t slot) {
   const uint64_t* const from = next_[slot];
+  if (single_[slot] == 2 && !HasZero(from, rows_)) return;
   Room(slot, rows_);  // where the feasigns may be already
   uint64_t* to = values_[slot].data();
   uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
@@ -97,13 +114,7 @@ template <typename T>
 bool Block::Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*) {
   if (HasNulls(column.leaf())) return false;
   const T* const from = Values<T>(column.leaf()) + first;
-  // Its top bit is set if a value is 0; SSE2 cannot compare 64 bits.
-  uint64_t wrong = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
-    wrong |= (feasign - 1) & ~feasign;
-  }
-  if (wrong >> 63 != 0) return false;
+  if (HasZero(from, static_cast<size_t>(n))) return false;
   if constexpr (sizeof(T) == 8) {
     // The values are used in place if kShort more values can be read after the last one.
     if (!per_slot_ && column.ValuesBehind(first + n) >= static_cast<int64_t>(kShort)) {
