@@ -13,11 +13,12 @@ namespace {
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kLine = 64;
 
-// Prefetches every cache line that [at, at + bytes) may touch.
+// Prefetches every cache line that [at, at + bytes) may touch, into the second-level cache
+// (ops/table/kernels.inl).
 template <size_t kBytes>
 inline void Prefetch(const char* at) {
-  for (size_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(at + line);
-  __builtin_prefetch(at + kBytes - 1);
+  for (size_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
+  __builtin_prefetch(at + kBytes - 1, 0, 2);
 }
 
 // One cache line of 8 keys. 0 is an empty place.

@@ -38,8 +38,8 @@ struct PlanView {
   const float* factors = nullptr;     // (M) of the occurrences; null: each is 1
 };
 
-// ids: (nnz), -1: no row. offsets: (segments + 1). factors: (nnz) of the ids; null: the plan has none.
-// Overwrites *plan. REQUIRES: offsets are valid for ids.
+// ids: (nnz), -1: no row. offsets: (segments + 1). factors: (nnz) of the ids; null: the plan has
+// none. Overwrites *plan. REQUIRES: offsets are valid for ids.
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
                std::vector<int32_t>* plan, const float* factors = nullptr);
 

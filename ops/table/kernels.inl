@@ -8,8 +8,8 @@
 constexpr int kMaxDim = 253;
 constexpr size_t kTile = 16;           // rows whose scalars a push computes together
 constexpr size_t kPullTile = 64;       // segments of a pull done together: 16 is a fifth slower
-constexpr size_t kAheadRows = 64;      // distance of prefetching rows: 32 is a third slower
-constexpr size_t kAheadSegments = 64;  // the same for gradients: 24 is a fifth slower
+constexpr size_t kAheadRows = 64;      // distance of prefetching rows; if this and the next are 24,
+constexpr size_t kAheadSegments = 64;  // of gradients, pull and push take 1.08 times as long
 
 // kDim floats as compiler vectors, which become registers of the width that the path has.
 template <int kDim>
@@ -127,8 +127,8 @@ PBX_INLINE float* RowOf(const RowBlock& block, int32_t id) {
   return reinterpret_cast<float*>(block.rows + static_cast<size_t>(id) * block.row_bytes);
 }
 
-// Prefetches into the second-level cache. Into the first level, an AMD EPYC fetches only 24 lines at
-// a time: a pull takes 1.3 times as long, and a push 2.4 times.
+// Prefetches into the second-level cache. Into the first level, an AMD EPYC fetches only 24 lines
+// at a time: a pull takes 1.3 times as long, and a push 2.4 times.
 PBX_INLINE void Prefetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
 // Prefetches the cache lines of bytes [first, last] of a row. An id of -1 does no harm: a prefetch

@@ -208,8 +208,8 @@ struct Instances::Impl {
   // For occurrences [begin, end), which are of this slot.
   void NoteLowest(size_t slot, size_t begin, size_t end, const Chunk& chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
-  // Makes the plan of a table's part of a packed batch, with the factors of its ids if a slot of the
-  // table needs them.
+  // Makes the plan of a table's part of a packed batch, with the factors of its ids if a slot of
+  // the table needs them.
   void MakePlan(size_t table, size_t begin, size_t end, int32_t stamp, SparseBatch* out) const;
   // Removes lists that repeat the list of the instance before. They are removed from the ids of one
   // table's part of a packed batch.
