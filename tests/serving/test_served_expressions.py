@@ -71,7 +71,7 @@ def test_the_bits_of_training_are_those_of_predictor_and_http(
     assert len(served) == 2 * REQUESTS
     for of in (served[:REQUESTS], served[REQUESTS:]):
         assert np.concatenate([found for found, _ in of]).tobytes() == dense.tobytes()
-        assert sum((found for _, found in of), []) == ids
+        assert [one for _, found in of for one in found] == ids
 
 
 async def asked(predictor: Predictor, requests: list[list[dict[str, Any]]]) -> list[float]:
