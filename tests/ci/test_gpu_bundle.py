@@ -19,7 +19,7 @@ bundle = load("gpu_bundle")
 def compiled(library: Path, source: str, *links: Path) -> Path:
     library.parent.mkdir(parents=True, exist_ok=True)
     options = ("-g", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-xc", "-")
-    command = ["gcc", *options, "-xnone", *links, "-o", library]
+    command: list[str | Path] = ["gcc", *options, "-xnone", *links, "-o", library]
     subprocess.run(command, input=source, text=True, check=True)
     return library
 
