@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"python{PYTHON} is neither on PATH nor in pyenv, or lacks its venv module")
     python = wheels.environment(PYTHON, found)
     (paddle,) = python.parents[1].glob("lib/*/site-packages/paddle")
-    version = next(paddle.parent.glob("paddlepaddle-*.dist-info")).name.split("-")[1]
+    version = next(paddle.parent.glob("paddlepaddle-*.dist-info")).stem.split("-")[1]
     pack_paddle(paddle, version)
     work = OUT / "work"
     packages(python, work / "site")
