@@ -281,8 +281,7 @@ def measure(given: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal
             for part, turns in seconds.items()
         },
         "times": {
-            part: {peer: report.spread(times(part, peer)) for peer in peers}
-            for part in parts
+            part: {peer: report.spread(times(part, peer)) for peer in peers} for part in parts
         },
     }
     goals = [

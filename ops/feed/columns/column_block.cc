@@ -188,8 +188,8 @@ void Block::AssembleSingles() {
     const size_t n = std::min(kTileRows, rows_ - begin);
     size_t feasigns = n * slots_;
     if (!TransposeIds(next_.data(), slots_, n, tile_.data())) {
-      feasigns = DropZeros(tile_.data(), feasigns,
-                           out_->lengths.data() + (first_ + begin) * slots_);
+      feasigns =
+          DropZeros(tile_.data(), feasigns, out_->lengths.data() + (first_ + begin) * slots_);
       out_->single = false;
     }
     for (const uint64_t*& next : next_) next += n;

@@ -74,9 +74,9 @@ uint8_t Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) 
   });
   const uint64_t* const from = next_[slot];
   if (!per_slot_) {
-    const bool behind = from == values_[slot].data() ||
-                        column.ValuesBehind(first + static_cast<int64_t>(rows_)) >=
-                            static_cast<int64_t>(kShort);
+    const bool behind =
+        from == values_[slot].data() ||
+        column.ValuesBehind(first + static_cast<int64_t>(rows_)) >= static_cast<int64_t>(kShort);
     return behind ? 2 : 1;
   }
   Room(slot, rows_);

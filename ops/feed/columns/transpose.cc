@@ -83,8 +83,7 @@ __attribute__((target("avx512f,avx512vl"))) size_t Avx512Drop(uint64_t* ids, siz
     const __m512i eight = _mm512_loadu_si512(ids + i);
     const __mmask8 some = _mm512_test_epi64_mask(eight, eight);
     _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(some, eight));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lengths + i),
-                        _mm256_maskz_set1_epi32(some, 1));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lengths + i), _mm256_maskz_set1_epi32(some, 1));
     to += __builtin_popcount(some);
   }
   return static_cast<size_t>(to - ids);

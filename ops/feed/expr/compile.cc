@@ -47,7 +47,8 @@ class Compiler {
       const auto other = std::find_if(loads.begin(), loads.end(), [&text](const Load& load) {
         return load.column == text.column && load.at != text.at && !load.type.list;
       });
-      if (!(text.type == Of(Kind::kText)) || other == loads.end() || !OnlyMissing(text.at)) continue;
+      if (!(text.type == Of(Kind::kText)) || other == loads.end() || !OnlyMissing(text.at))
+        continue;
       for (Instruction& one : program_.instructions) {
         std::replace(one.args.begin(), one.args.end(), text.at, other->at);
       }

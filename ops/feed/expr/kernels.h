@@ -8,7 +8,8 @@
 namespace pbx::expr {
 
 // What an argument or the value of a function is.
-//   n float   i integer   b truth   t text   d time, taken as its hours   ? any type, the same as that of the value
+//   n float   i integer   b truth   t text   ? any type, the same as that of the value
+//   d time; the kernel takes its hours or its date
 //   L list of integers or texts   v an integer or text, like the items of the list
 //   z literal zone   # literal integer >= 0   s literal text
 struct Function {
