@@ -326,6 +326,12 @@ class DataConfig(HoursConfig):
         description="per_slot: a feasign is a different feature in each slot, except in slots "
         "with `shares` in slots.yaml; shared: it is the same feature in all slots",
     )
+    exact_values: Literal["auto"] | dict[Text, ListOf[float]] = Field(
+        default="auto",
+        description="dense slots whose values are also ids: `NAME: [boundaries]` adds the sparse "
+        "slot NAME.values, a `bucket` with these boundaries; {}: none; auto: chosen when a run "
+        "begins",
+    )
     max_bad_line_ratio: Unit = Field(
         default=0.001, description="a pass fails if a larger share of its lines is malformed"
     )

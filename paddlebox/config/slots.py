@@ -30,6 +30,7 @@ from paddlebox.config.zones import zones_of
 from paddlebox.errors import ConfigError
 
 _NORMALIZER = re.compile(r"\s*(zscore|minmax|quantile)\s*\((.*)\)\s*", re.DOTALL)
+VALUES = ".values"  # end of the name of a slot that data.exact_values adds
 INTERCEPT = "_intercept"  # name of the sparse slot that is added if the data has none
 _CRITEO_COLUMN = re.compile(r"label|I([1-9]|1[0-3])|C([1-9]|1[0-9]|2[0-6])")
 
@@ -441,6 +442,30 @@ class Slots(Section):
             return slot.having({"expr": slot.normalizer[1], "constants": None})
 
         return self.having({"slots": tuple(map(plain, self.slots))})
+
+    def with_exact_values(self, values: Mapping[str, Sequence[float]] | str) -> Slots:
+        """The slots and those that `data.exact_values` adds to them. Raises: ConfigError if a name
+        is no dense slot of dim 1, or the name of an added slot is that of another one."""
+        if isinstance(values, str):  # auto, which adds none
+            return self
+        key = "data.exact_values"
+        usable = [slot.name for slot in self.dense if slot.dim == 1]
+        for name in values:
+            if name not in usable:
+                raise ConfigError(
+                    f"{key}: expected a dense slot of dim 1, found {name!r}{nearest(name, usable)}"
+                )
+        there, more = {slot.name: slot for slot in self.slots}, []
+        for name in (name for name in usable if name in values):  # in the order of slots.yaml
+            bucket = Bucket(of=name, boundaries=tuple(values[name]))
+            slot = Slot(name=name + VALUES, type=SlotType.SPARSE, bucket=bucket)
+            if there.get(slot.name, slot) != slot:
+                raise ConfigError(
+                    f"{key} adds a slot {slot.name!r} with other boundaries than the one that "
+                    "slots.yaml has: give that one another name"
+                )
+            more += [slot] if slot.name not in there else []
+        return self.having({"slots": (*self.slots, *more)})
 
     def of_serving(self) -> Slots:
         """The slots for serving: without the labels after the first and the slots `beside`."""

@@ -64,7 +64,10 @@ _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fiel
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model` and `optimizer`
 
 # Values that a new run replaces by values it chooses.
-_AUTO = {"batch_size": 0, "dense_scale": "auto", "dense_ranges": "auto", "click_prior": "auto"}
+_AUTO = {
+    **dict.fromkeys(("exact_values", "dense_scale", "dense_ranges", "click_prior"), "auto"),
+    "batch_size": 0,
+}
 
 S = TypeVar("S", bound=Section)
 

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.data.columnar import Piece, count_rows, read_pieces
 from paddlebox.data.holdout import Rows
 from paddlebox.data.options import LoadOptions
-from paddlebox.data.prior_gain import FirstRows
+from paddlebox.data.prior_gain import FirstRows, exact_values_gain
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
 from paddlebox.errors import DataError
@@ -110,6 +111,35 @@ class FirstLook:
         rows = min(instances.size, at_most)
         clicks = self._packed(instances)["show_click"][:rows, 1]
         return FirstRows(np.array(clicks), *instances.pack_feasigns(0, rows))
+
+    def exact_values(
+        self, files: Sequence[str], at_most: int, slots: Sequence[str]
+    ) -> dict[str, tuple[float, ...]]:
+        """For each of these dense slots whose exact values gain, the boundaries in the middle
+        between neighbouring values, as `data.exact_values` takes them. REQUIRES: no command or
+        plugin reads the files; the slots have dim 1."""
+        labels = self.first_rows(files, at_most).labels
+        columns = self.floats(files, at_most)
+        own = {name: columns[name][: len(labels)] for name in slots}
+        gain = [name for name, of in own.items() if exact_values_gain(of, _edges(of), labels)]
+        if not gain:
+            return {}
+        plain = {"clip": None, "log1p": False}
+        as_read = self.having(
+            tuple(slot.having(plain) for slot in self._options.slots.slots)
+        ).floats(files, at_most)
+        found = {}
+        for name in gain:
+            distinct = np.unique(as_read[name][: len(labels)]).astype(np.float64)
+            found[name] = tuple((distinct[:-1] + np.diff(distinct) / 2).tolist())
+        return found
+
+    def having(self, slots: Sequence[Slot]) -> FirstLook:
+        """One with other slots, which reads nothing again."""
+        other = copy(self)
+        changed = self._options.slots.having({"slots": tuple(slots)})
+        other._options, other._parsed = replace(self._options, slots=changed), None
+        return other
 
     def ids(self, files: Sequence[str], at_least: int) -> float:
         """The mean number of feasigns of a row, of at least this many of the first rows of the

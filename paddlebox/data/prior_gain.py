@@ -17,6 +17,9 @@ _ERRORS = 2.0  # standard errors
 _FEWEST = 100  # instances; with fewer, errors are not known
 _RARE = 200  # the values of a slot are rare if they have fewer instances each, on average
 _LOWEST = 1e-6  # rate
+# Of exact values. Seldom values are many, and a few of them would look good by chance.
+_ERRORS_OF_VALUES, _ROWS_OF_VALUE = 3.0, 8
+_STRENGTH = 30.0  # instances of the rate of a range that count for each of its values
 
 
 class FirstRows(NamedTuple):
@@ -56,9 +59,41 @@ def slots_that_gain(first: FirstRows, slots: Sequence[int]) -> list[int]:
     return found if rare else []
 
 
+def exact_values_gain(values: np.ndarray, edges: Sequence[float], labels: np.ndarray) -> bool:
+    """Whether the exact values of a number say more of the labels than its ranges. The out-of-fold
+    rates of the values, smoothed towards that of their range, must have a lower log loss than the
+    rates of the ranges, by more than three standard errors of the difference. No, if there are no
+    ranges, or a value has fewer than 8 instances on average.
+
+    values, labels: (N). edges: of the ranges.
+    """
+    count = len(labels)
+    if not len(edges) or count < max(_FEWEST, _ROWS_OF_VALUE * len(np.unique(values))):
+        return False
+    instances, labels = np.arange(count), labels.astype(np.float64)
+    ranges = np.searchsorted(np.asarray(edges, values.dtype), values, side="right")
+    of_ranges = _rates(ranges, instances, labels)
+    show, click, _ = _seen(values, instances, labels)
+    of_values = (click + _STRENGTH * of_ranges) / (show + _STRENGTH)
+    gain = _log_losses(of_ranges, labels) - _log_losses(of_values, labels)
+    return bool(gain.mean() > _ERRORS_OF_VALUES * gain.std() / np.sqrt(count))
+
+
 def _rates(values: np.ndarray, instances: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """(N) the click rate of the values of each instance, smoothed as in models/click_prior.py, from
     the instances of other folds. values, instances: (n)."""
+    show, click, known = _seen(values, instances, labels)
+    of_slot = np.zeros(len(known), np.intp)
+    rate, strength = estimate(sums_of(known, of_slot, [0])).astype(np.float64)[:, 0]
+    found: np.ndarray = (click + rate * strength) / (show + strength)
+    return found
+
+
+def _seen(
+    values: np.ndarray, instances: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(N) the shows and (N) the clicks of the values of each instance in other folds, and those of
+    each distinct value in all folds, (distinct, 2)."""
     distinct, row = np.unique(values, return_inverse=True)
     fold = instances % FOLDS
     cell, size = row * FOLDS + fold, len(distinct) * FOLDS
@@ -67,10 +102,7 @@ def _rates(values: np.ndarray, instances: np.ndarray, labels: np.ndarray) -> np.
     known = counts.sum(axis=2)
     seen = (known[:, :, None] - counts)[:, row, fold]
     show, click = (np.bincount(instances, of, len(labels)) for of in seen)
-    of_slot = np.zeros(len(distinct), np.intp)
-    rate, strength = estimate(sums_of(known.T, of_slot, [0])).astype(np.float64)[:, 0]
-    found: np.ndarray = (click + rate * strength) / (show + strength)
-    return found
+    return show, click, known.T
 
 
 def _log_losses(rates: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -135,7 +135,8 @@ class RunSource(Closing):
             self.config, self.slots = run_config.of_version(run_dir, head, overrides)
         else:
             self.config = as_config(config)
-            self.slots = load_slots(self.config.data.slots)
+            slots = load_slots(self.config.data.slots)
+            self.slots = slots.with_exact_values(self.config.data.exact_values)
         fields = list(self.config.tables)
         options = TableOptions(
             folder=store,
@@ -280,7 +281,7 @@ class SaveSource:
         self.slots: Slots | None = None
         if (model := self._save.model()) is not None:
             self.config = read_config(model[0], str(path / "config.json"))
-            self.slots = load_slots(model[1])
+            self.slots = load_slots(model[1]).with_exact_values(self.config.data.exact_values)
         elif is_base:
             raise StoreError(
                 f"{path}: was saved without config.json and slots.yaml, which describe the model "

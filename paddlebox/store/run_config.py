@@ -69,7 +69,7 @@ def of_version(
     where = f"{run_dir}: version {record.version}"
     config = _with_overrides(record.config["config"], overrides, f"{where}: config")
     if _names_slots(overrides):
-        return config, load_slots(config.data.slots)
+        return config, load_slots(config.data.slots).with_exact_values(config.data.exact_values)
     return config, validate(Slots, record.config["slots"], f"{where}: slots")
 
 
@@ -147,7 +147,7 @@ def _record(run_dir: Path, version: str = "") -> VersionRecord | None:
 def _stored_slots(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:
     path = run_dir / SLOTS_FILE
     if _names_slots(overrides) or not path.is_file():
-        return load_slots(config.data.slots)
+        return load_slots(config.data.slots).with_exact_values(config.data.exact_values)
     try:
         values: Any = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -37,6 +37,7 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     """Read and check the slots of a config; None: those in the file `data.slots`. Raises:
     ConfigError if they do not fit the data format, a model or a metric of the config."""
     slots = load_slots(config.data.slots) if slots is None else as_slots(slots)
+    slots = slots.with_exact_values(config.data.exact_values)
     slots.check_format(config.data.format)
     for key, model in config.models.items():
         slots.positions(model.sequences)

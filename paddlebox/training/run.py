@@ -170,10 +170,12 @@ def _resume(
     theirs = other.config if other is not None else network
     filled = filled or other is not None
     config = settled(request, passes.listed, world, theirs, look, filled=filled)
+    slots = request.slots.with_exact_values(config.data.exact_values)
+    request = replace(request, config=config, slots=slots)
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
         passes = passes_of(config, world)
-    point, recovered = assembly.resume(replace(request, config=config), passes, world)
+    point, recovered = assembly.resume(request, passes, world)
     world.heartbeat.committed(point.passes)
     if other is not None and point.record is not None:
         check_same_source(other, own)
@@ -181,7 +183,7 @@ def _resume(
         plan.warn_of_repeats(point.plan, point.passes)
     plan.check_click_priors(config, point.plan, point.passes)
     fill = partial(init_from, other) if other is not None else None
-    return StartedRun(config, request.slots, own, world, passes, fill, point, recovered, look)
+    return StartedRun(config, slots, own, world, passes, fill, point, recovered, look)
 
 
 def _summary_if_done(run: StartedRun) -> dict[str, Any] | None:

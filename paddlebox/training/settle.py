@@ -14,6 +14,7 @@ from paddlebox.config.combinations import check_combinations
 from paddlebox.config.fields import click_slots
 from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.section import list_to_tuple
+from paddlebox.config.slots import VALUES
 from paddlebox.config.stored import with_stored
 from paddlebox.config.trainer import PhaseConfig
 from paddlebox.data.first_look import FirstLook, Numbers
@@ -101,6 +102,7 @@ def chosen(
     """The config that a new run trains with. Every rank calls it. filled: whether it starts with
     rows. Raises: DataError, which names a file that cannot be read."""
     choice = _Choice(slots, plan, world, look or FirstLook(config, slots))
+    config = choice.with_exact_values(config, filled)
     config = choice.with_priors(config)
     config = choice.with_steps(config, filled)
     config = choice.with_rates(config)
@@ -143,6 +145,9 @@ def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config
     theirs = source["data"]["key_space"]
     if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
         config = config.having({"data.key_space": KeySpace(theirs)})
+    values = source["data"].get("exact_values", "auto")
+    if config.data.exact_values == "auto" and values != "auto":
+        config = config.having({"data.exact_values": {k: tuple(v) for k, v in values.items()}})
     made = config.with_phases(
         lambda name, phase: phase.having(
             {"model": _model_like(phase.model, source, name, dense_width)}
@@ -182,6 +187,32 @@ class _Choice:
     ) -> None:
         self._slots, self._plan, self._world, self._look = slots, plan, world, look
         self.reasons: list[str] = []  # what was chosen, and why
+
+    def with_exact_values(self, config: Config, filled: bool) -> Config:
+        """With dense slots in place of `exact_values: auto`, which runs that choose none keep: for
+        them it means none."""
+        model, taken = config.model, {slot.name for slot in self._slots.slots}
+        names = [
+            slot.name
+            for slot in self._slots.dense
+            if slot.dim == 1 and slot.name + VALUES not in taken
+        ]
+        able = model.type in _WITH_PRIORS and not (config.phases or model.slots or filled)
+        found: dict[str, tuple[float, ...]] = {}
+        if config.data.exact_values != "auto":
+            found = config.data.exact_values
+        elif able and names and self._may_look(config):
+            if self._world.rank == 0:
+                found = self._look.exact_values(self._plan[0].files, _LOOKED_ROWS, names)
+            theirs = self._world.first("exact values", found)
+            found = {name: tuple(of) for name, of in theirs.items()}
+            config = config.having({"data.exact_values": found})
+            if found:
+                self.reasons.append(f"data.exact_values of {', '.join(found)}")
+        if found:
+            self._slots = self._slots.with_exact_values(found)
+            self._look = self._look.having(self._slots.slots)
+        return config
 
     def with_priors(self, config: Config) -> Config:
         """With slots in place of `click_prior: auto`, which models that cannot gain keep: for them

@@ -80,7 +80,8 @@ class Change:
                 f"{self.save.folder}: was saved without config.json and slots.yaml, which name the "
                 "slots of rows; saves of save.out have them"
             )
-        return read_config(model[0], str(self.save.folder / "config.json")), load_slots(model[1])
+        config = read_config(model[0], str(self.save.folder / "config.json"))
+        return config, load_slots(model[1]).with_exact_values(config.data.exact_values)
 
     def dense(self) -> bytes:
         """The dense parameters, as the content of a file dense.npz."""

@@ -125,12 +125,21 @@ class ExportedRows:
             for key, none in _INPUTS.items():
                 expected, found = (none if of[key] == "auto" else of[key] for of in (model, theirs))
                 if found != expected:
-                    where = f"phases.{name}.model.{key}" if name else f"model.{key}"
-                    raise ConfigError(
-                        f"{self.place}: the dense parameters need {where} {shortened(found)}, "
-                        f"found {shortened(expected)} in the run: import into a new run whose "
-                        "config does not name it"
+                    raise self._other(
+                        f"phases.{name}.model.{key}" if name else f"model.{key}", found, expected
                     )
+        found, expected = (
+            {} if (of := one["data"].get("exact_values", "auto")) == "auto" else of
+            for one in (self._manifest.network, run)
+        )
+        if self._manifest.dense is not None and found != expected:
+            raise self._other("data.exact_values", found, expected)
+
+    def _other(self, key: str, found: Any, expected: Any) -> ConfigError:
+        return ConfigError(
+            f"{self.place}: the dense parameters need {key} {shortened(found)}, found "
+            f"{shortened(expected)} in the run: import into a new run whose config does not name it"
+        )
 
     def _batches(
         self, exported: TableExport, target: Target, numbers: np.ndarray, salts: np.ndarray
