@@ -23,7 +23,7 @@ from paddlebox.config import Config, Format, Slots
 from paddlebox.config.arguments import AnyConfig, as_config, as_path
 from paddlebox.config.check import validate
 from paddlebox.config.load import config_of, read_yaml
-from paddlebox.config.slots import complete
+from paddlebox.config.slots import VALUES, complete
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store import run_config
 from paddlebox.store.files import make_folder, write_durably
@@ -63,7 +63,11 @@ class RunData:
         """Those of the newest commit; before the first one, those of the last call."""
         record, own = run_config.record_of(self._run_dir), self._folder / "slots.yaml"
         if record is not None and record.config:
-            return run_config.of_version(self._run_dir, record)[1]
+            config, slots = run_config.of_version(self._run_dir, record)
+            values = config.data.exact_values
+            added = [] if values == "auto" else [name + VALUES for name in values]
+            # The run adds them again.
+            return slots.having({"slots": tuple(s for s in slots.slots if s.name not in added)})
         return own if own.is_file() else None
 
     def write(self, data: Any, test_data: Any, *, back_to: str, fresh: bool) -> Config:

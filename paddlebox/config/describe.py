@@ -132,7 +132,8 @@ def _list_of(annotation: Any) -> str:
         return "int"
     if get_origin(annotation) is dict:
         value = get_args(annotation)[1]
-        return f"{(get_args(value) or (value,))[0].__name__} by name"
+        value = (get_args(value) or (value,))[0]
+        return f"{_list_of(value) if get_origin(value) is tuple else value.__name__} by name"
     item = get_args(annotation)[0]
     item = (get_args(item) or (item,))[0]
     return f"list of {_choices(item) if issubclass(item, StrEnum) else item.__name__}"

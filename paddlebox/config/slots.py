@@ -450,11 +450,13 @@ class Slots(Section):
             return self
         key = "data.exact_values"
         usable = [slot.name for slot in self.dense if slot.dim == 1]
-        for name in values:
+        for name, boundaries in values.items():
             if name not in usable:
                 raise ConfigError(
                     f"{key}: expected a dense slot of dim 1, found {name!r}{nearest(name, usable)}"
                 )
+            if not boundaries:
+                raise ConfigError(f"{key}.{name}: expected at least one boundary, found none")
         there, more = {slot.name: slot for slot in self.slots}, []
         for name in (name for name in usable if name in values):  # in the order of slots.yaml
             bucket = Bucket(of=name, boundaries=tuple(values[name]))

@@ -86,7 +86,7 @@ def settled(
     if stored is not None:
         return with_stored(config, stored, f"{run_dir}: config")
     if source is not None:
-        config = _like(config, source, slots.dense_width)
+        config = _like(config, source, slots)
     return chosen(config, slots, plan, world, look, filled=filled)
 
 
@@ -137,20 +137,22 @@ def batch_size_for(rows: int) -> int:
     return next(size for least, size in _BATCH_SIZES if rows >= least)
 
 
-def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with the key_space, use_cvm, hidden, click_prior, dense_scale and dense_ranges of
-    another run, unless it names them: the rows and layers of that run have no meaning with other
-    values.
+def _like(config: Config, source: Mapping[str, Any], slots: Slots) -> Config:
+    """The config with the key_space, exact_values, use_cvm, hidden, click_prior, dense_scale and
+    dense_ranges of another run, unless it names them: the rows and layers of that run have no
+    meaning with other values.
     Raises: ConfigError if the config does not allow one of them."""
     theirs = source["data"]["key_space"]
     if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
         config = config.having({"data.key_space": KeySpace(theirs)})
     values = source["data"].get("exact_values", "auto")
     if config.data.exact_values == "auto" and values != "auto":
-        config = config.having({"data.exact_values": {k: tuple(v) for k, v in values.items()}})
+        own = [slot.name for slot in slots.dense if slot.dim == 1]
+        values = {name: tuple(of) for name, of in values.items() if name in own}
+        config = config.having({"data.exact_values": values})
     made = config.with_phases(
         lambda name, phase: phase.having(
-            {"model": _model_like(phase.model, source, name, dense_width)}
+            {"model": _model_like(phase.model, source, name, slots.dense_width)}
         )
     )
     origin = "config (what it does not name is taken over from the source of the rows)"

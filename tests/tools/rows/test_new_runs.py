@@ -78,12 +78,12 @@ def test_a_new_run_keeps_the_imported_rows_and_the_inputs_of_their_network(tmp_p
         deepfm_torch.write_data(tmp_path / f"{number}.csv", 2000, number)
     write_slots(tmp_path, click="label", x="dense", **dict.fromkeys(SLOTS, "sparse"))
 
-    def write(file: str, **model: Any) -> Path:
-        data = {"train_files": [str(tmp_path / file)]}
+    def write(file: str, values: Any = "auto", **model: Any) -> Path:
+        data = {"train_files": [str(tmp_path / file)], "exact_values": values}
         model = {"type": "deepfm", "hidden": [HIDDEN], **model}
         return write_config(tmp_path, table={"embedx_dim": DIM}, data=data, model=model)
 
-    train(write("0.csv"), tmp_path / "run")
+    train(write("0.csv", {"x": [0.0]}), tmp_path / "run")
     assert store("export", tmp_path / "run", "--to", tmp_path / "out", "--state") == 0
     assert store("import", tmp_path / "new", tmp_path / "out", "-c", write("1.csv")) == 0
     first, new = (open_run(tmp_path / name).config for name in ("run", "new"))
@@ -91,10 +91,14 @@ def test_a_new_run_keeps_the_imported_rows_and_the_inputs_of_their_network(tmp_p
     assert (new.trainer.epochs, new.trainer.reset_rows) == (1, False)  # new rows would erase these
     assert first.model.edges
     assert new.model == first.model
+    assert new.data.exact_values == {"x": (0.0,)}
 
     other = write("1.csv", dense_scale=[[0.5, 2.0]])
     with pytest.raises(ConfigError, match=r"dense parameters need model\.dense_scale \[\[0\.5001"):
         into_new(load_config(other), tmp_path / "other", open_rows(str(tmp_path / "out")))
+    none = write("1.csv", {})
+    with pytest.raises(ConfigError, match=r"need data\.exact_values \{.x.: \[0\.0\]\}, found \{\}"):
+        into_new(load_config(none), tmp_path / "other", open_rows(str(tmp_path / "out")))
 
 
 @pytest.mark.parametrize("tables", ["torch", "fbgemm"])
