@@ -200,6 +200,7 @@ class _Choice:
             if slot.dim == 1 and slot.name + VALUES not in taken
         ]
         able = model.type in _WITH_PRIORS and not (config.phases or model.slots or filled)
+        able = able and model.dense_scale == model.dense_ranges == "auto"
         found: dict[str, tuple[float, ...]] = {}
         if config.data.exact_values != "auto":
             found = config.data.exact_values

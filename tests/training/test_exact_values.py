@@ -100,6 +100,8 @@ def test_click_priors_and_rates_know_the_added_slot(file: Path) -> None:
         {"data": {"exact_values": {}}},
         {"model": {"type": "lr"}},
         {"model": {"slots": ["user"]}},
+        {"model": {"dense_ranges": "none"}},
+        {"model": {"dense_scale": "none"}},
         {"data": {"pipe_command": "cat"}, "security": {"allow_commands": True}},
     ],
 )
