@@ -135,8 +135,9 @@ def _list_of(annotation: Any) -> str:
         value = (get_args(value) or (value,))[0]
         return f"{_list_of(value) if get_origin(value) is tuple else value.__name__} by name"
     item = get_args(annotation)[0]
-    if get_origin(item) is UnionType:
-        return f"list of {' or '.join(one.__name__ for one in get_args(item))}"
+    if get_origin(item) is Union:
+        names = [(get_args(one) or (one,))[0].__name__ for one in get_args(item)]
+        return f"list of {' or '.join(names)}"
     item = (get_args(item) or (item,))[0]
     return f"list of {_choices(item) if issubclass(item, StrEnum) else item.__name__}"
 

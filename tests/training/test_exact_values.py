@@ -73,7 +73,7 @@ def test_values_gain_if_each_has_a_rate_of_its_own() -> None:
     assert not exact_values_gain(code, (), click), "a number of two values needs no ids"
     few = np.linspace(0, 1, ROWS, dtype=np.float32) // 0.00025  # about one row each
     assert not exact_values_gain(few, [0, 2000, 4000], (few % 2 == 0).astype(np.float32))
-    same = np.float32(np.log1p(code))  # the text of an edge is not the float32
+    same = np.log1p(code)  # the text of an edge is not the float32
     assert not exact_values_gain(same, [float(str(one)) for one in np.unique(same)], click)
 
 
@@ -89,7 +89,7 @@ def test_click_priors_and_rates_know_the_added_slot(file: Path) -> None:
     made = settle(config(file, model={"click_prior": "auto"}), file.parent / "run", slots=SLOTS)
     assert made.model.click_prior == ("code.values",)
     assert made.table.embed.learning_rate == 0.2
-    many = make_slots(**FIELDS, **dict.fromkeys("abcdefg", {"hash": True, "column": "user"}))
+    many = make_slots(**FIELDS, **{key: {"hash": True, "column": "user"} for key in "abcdefg"})
     made = settle(config(file), file.parent / "run", slots=many)
     assert made.table.embed.learning_rate == round(1 / 9, 3)
 
@@ -151,7 +151,7 @@ def test_added_slots_have_the_order_of_slots_yaml_and_are_added_once() -> None:
 
 def test_wrong_values_are_refused(tmp_path: Path) -> None:
     for values, error in (
-        ({"agee": [1.0]}, r"data\.exact_values: expected a dense slot of dim 1, found 'agee'.*'age'"),
+        ({"agee": [1.0]}, r"data\.exact_values: expected a dense slot .* found 'agee'.*'age'"),
         ({"user": [1.0]}, "expected a dense slot of dim 1, found 'user'"),
         ({"age": [2.0, 1.0]}, r"age\.values.*expected ascending numbers, found .2\.0, 1\.0"),
         ({"age": []}, r"data\.exact_values\.age: expected at least one boundary, found none"),

@@ -313,7 +313,8 @@ def key_slots_of(config: Config, slots: Slots) -> list[int] | None:
 
 def network_of(config: Config) -> dict[str, Any]:
     """What gives the dense parameters their meaning."""
-    included: dict[str, Any] = {"model": True, "phases": True, "data": {"key_space", "exact_values"}}
+    of_data = {"key_space", "exact_values"}
+    included: dict[str, Any] = {"model": True, "phases": True, "data": of_data}
     return config.model_dump(mode="json", include=included)
 
 
