@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Config, Slots
+from paddlebox.config.stored import with_stored
 from paddlebox.data.first_look import FirstLook
 from paddlebox.data.prior_gain import exact_values_gain
 from paddlebox.errors import ConfigError
@@ -71,8 +72,11 @@ def test_values_gain_if_each_has_a_rate_of_its_own() -> None:
     assert exact_values_gain(code, edges, click)
     assert not exact_values_gain(age, edges, click), "the rates of ranges say as much"
     assert not exact_values_gain(code, (), click), "a number of two values needs no ids"
-    few = np.linspace(0, 1, ROWS, dtype=np.float32) // 0.00025  # about one row each
-    assert not exact_values_gain(few, [0, 2000, 4000], (few % 2 == 0).astype(np.float32))
+    for rows, gains in ((8, True), (7, False)):  # of each value, all with its own label
+        rare = np.repeat(np.arange(500, dtype=np.float32), rows)[
+            np.random.default_rng(1).permutation(500 * rows)
+        ]
+        assert exact_values_gain(rare, [0, 250, 500], (rare * 7919 % 64 < 32) * 1.0) is gains
     same = np.log1p(code)  # the text of an edge is not the float32
     assert not exact_values_gain(same, [float(str(one)) for one in np.unique(same)], click)
 
@@ -124,6 +128,15 @@ def test_a_run_that_starts_with_another_one_takes_its_boundaries(file: Path) -> 
     assert of_run(config(file), file, **source) == {"code": (50.0,)}
     named = config(file, data={"exact_values": {}})
     assert of_run(named, file, **source) == {}
+
+
+@pytest.mark.parametrize("data", [{}, {"exact_values": "auto"}])
+def test_a_later_start_continues_with_the_boundaries(file: Path, data: dict[str, Any]) -> None:
+    made = settle(config(file), file.parent / "run", slots=SLOTS)
+    stored = json.loads(made.canonical_json())
+    assert with_stored(config(file, data=data), stored, "it").data.exact_values == {"code": MIDDLES}
+    named = config(file, data={"exact_values": {}})
+    assert with_stored(named, stored, "it").data.exact_values == {}
 
 
 def test_all_ranks_take_what_the_first_has_found(
@@ -212,3 +225,19 @@ def test_later_starts_evaluations_saves_and_servers_have_the_ids_of_the_first_st
     train("saving", files[0], save={"out": str(saves)})
     (base,) = saves.rglob("base*")
     assert SaveSource(base).slots == of_newest(tmp_path / "saving")[1]
+
+
+@pytest.mark.slow
+def test_further_data_of_a_program_have_the_same_slots(tmp_path: Path) -> None:
+    import pandas as pd
+
+    import paddlebox
+
+    own = {"name": "frame", "model": {"type": "dnn", "hidden": [4]}, "trainer": {"epochs": 1}}
+    slots = [{"name": "click", "type": "label"}, {"name": "code", "type": "dense"}]
+    for seed in (1, 2):
+        click, _, code = drawn(seed)
+        data = pd.DataFrame({"click": click, "code": code})
+        paddlebox.train(own, tmp_path / "run", data=data, slots=slots if seed == 1 else None)
+    names = [slot.name for slot in of_newest(tmp_path / "run")[1].sparse]
+    assert names == ["_intercept", "code.values"]
