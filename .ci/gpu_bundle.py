@@ -37,17 +37,19 @@ LEFT_OUT = (
 )
 #: Libraries that libpaddle.so links and training does not call, and the namespace of their names.
 HOLLOW = {"libs/libopenvino": "2ov", "libs/libtbb": "3tbb"}
-#: Which part holds what of Paddle, by the beginnings of names. The last part has the rest and all
-#: that is not of Paddle.
+#: Which part holds what of Paddle, by the beginnings of names. The first one also has the tree, the
+#: second one the other packages.
 PARTS = {"1": ("base/libpaddle.so", "libs/libdnnl."), "2": ("",)}
-LAST = "2"
 PACKAGES = (
     *("annotated-types", "anyio", "certifi", "cloudpickle", "h11", "httpcore", "httpx", "idna"),
-    *("iniconfig", "lmdb", "networkx", "opt-einsum", "packaging", "pluggy", "protobuf"),
+    *("iniconfig", "lmdb", "opt-einsum", "packaging", "pluggy", "protobuf"),
     *("pydantic", "pydantic_core", "Pygments", "pytest", "PyYAML", "safetensors", "setuptools"),
     *("tqdm", "typing_extensions", "typing-inspection"),
 )
-TREE = ("Makefile", "benchmarks", "configs", "datasets", "ops", "paddlebox", "tests", "tools")
+TREE = (
+    *("Makefile", "benchmarks/*.py", "configs", "datasets", "ops", "paddlebox", "tools"),
+    *("tests/conftest.py", "tests/gpu", "tests/models", "tests/support"),
+)
 FILTERS = [
     {"id": lzma.FILTER_X86},
     {"id": lzma.FILTER_LZMA2, "preset": 4, "dict_size": 64 << 20},
@@ -199,9 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     packages(python, work / "site")
     wheels.DIST.mkdir(exist_ok=True)
     built(wheels.build(PYTHON, python), work / "tree")
-    archive = OUT / LAST / "program.tar.xz"
-    files = [*in_folder(work / "site", "site")]
-    pack(archive, [*files, *tree_files(work / "tree", options.host_results.resolve())])
+    pack(OUT / "1/tree.tar.xz", tree_files(work / "tree", options.host_results.resolve()))
+    pack(OUT / "2/packages.tar.xz", in_folder(work / "site", "site"))
     check_sizes(OUT)
     return 0
 
