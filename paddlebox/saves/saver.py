@@ -311,8 +311,8 @@ LONG_CHAIN, LONGEST_CHAIN = 100, 1000
 
 
 def _is_long(chain: Sequence[donefile.Done]) -> bool:
-    worth_it = sum(delta.rows for delta in chain[1:]) >= chain[0].rows
-    return len(chain) >= (LONG_CHAIN if worth_it else LONGEST_CHAIN)
+    as_many = sum(delta.rows for delta in chain[1:]) >= chain[0].rows
+    return len(chain) >= LONGEST_CHAIN or (as_many and len(chain) >= LONG_CHAIN)
 
 
 def _is_delta_due(number: int, config: SaveConfig) -> bool:
