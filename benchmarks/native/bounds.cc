@@ -133,7 +133,7 @@ size_t ProbeBuckets(const Bucket* buckets, size_t count, const uint64_t* keys, s
                     size_t ahead) {
   size_t found = 0;
   for (size_t i = 0; i < n; ++i) {
-    if (i + ahead < n) __builtin_prefetch(buckets + Home(keys[i + ahead], count));
+    if (i + ahead < n) __builtin_prefetch(buckets + Home(keys[i + ahead], count), 0, 2);
     found += Holds(buckets[Home(keys[i], count)], keys[i]) ? 1 : 0;
   }
   return found;

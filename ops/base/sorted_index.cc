@@ -1,5 +1,7 @@
 #include "base/sorted_index.h"
 
+#include "base/prefetch.h"
+
 namespace pbx {
 namespace {
 
@@ -29,8 +31,8 @@ void SortedIndex::FindBatch(const uint64_t* queries, size_t n, int32_t* out) con
     return;
   }
   for (size_t i = 0; i < n; ++i) {
-    if (i + 2 * kAhead < n) __builtin_prefetch(&starts_[queries[i + 2 * kAhead] >> shift_]);
-    if (i + kAhead < n) __builtin_prefetch(keys_ + starts_[queries[i + kAhead] >> shift_]);
+    if (i + 2 * kAhead < n) Prefetch(&starts_[queries[i + 2 * kAhead] >> shift_]);
+    if (i + kAhead < n) Prefetch(keys_ + starts_[queries[i + kAhead] >> shift_]);
     out[i] = Find(queries[i]);
   }
 }

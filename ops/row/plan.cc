@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
+
 namespace pbx {
 namespace {
 
@@ -59,7 +61,7 @@ void EachId(const int32_t* offsets, size_t segments, const Visit& visit) {
 // it out of the cache, each write to a new line would hold up the writes after it.
 void Fetch(const void* memory, size_t bytes) {
   const char* const at = static_cast<const char*>(memory);
-  for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+  for (size_t line = 0; line < bytes; line += 64) Prefetch(at + line);
 }
 
 // Sorts occurrences by row in two steps: by the lower half of the row id's bits, then by the higher

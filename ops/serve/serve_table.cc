@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <limits>
 
+#include "base/prefetch.h"
 #include "row/feasign.h"
 #include "table/count_columns.h"
 #include "table/kernels.h"
@@ -162,7 +163,7 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     if (probe.layer == layers_.size()) continue;
     const Layer& layer = layers_[probe.layer];
     probe.block = &layer.tested->blocks[BlockOf(probe.key, layer.parts.bits)];
-    __builtin_prefetch(probe.block);
+    Prefetch(probe.block);
   }
   for (size_t i = 0; i < n; ++i) {
     Probe& probe = probes[i];
@@ -174,7 +175,7 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
         Block(layers_[probe.layer], BlockOf(probe.key, bits), &probe.block, &index));
     if (probe.block->rows == 0) continue;
     probe.bucket = index + BucketOf(probe.key, bits, probe.block->rows);
-    __builtin_prefetch(probe.bucket);
+    Prefetch(probe.bucket);
   }
   for (size_t i = 0; i < n; ++i) {
     Probe& probe = probes[i];
@@ -187,12 +188,12 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     rows[i] = RowAt(block, place, &full[i]);
     probe.at = rows[i] - BlockView::kKeyBytes;
     const char* const last = rows[i] + codec_.bytes(full[i]) - 1;
-    for (const char* line = probe.at; line < last; line += 64) __builtin_prefetch(line);
-    __builtin_prefetch(last);
+    for (const char* line = probe.at; line < last; line += 64) Prefetch(line);
+    Prefetch(last);
     for (; others != 0; others &= others - 1) {
       bool kind;
       const auto next = static_cast<uint32_t>(__builtin_ctz(others));
-      __builtin_prefetch(RowAt(block, probe.bucket->first + next, &kind));
+      Prefetch(RowAt(block, probe.bucket->first + next, &kind));
     }
   }
   for (size_t i = 0; i < n; ++i) {

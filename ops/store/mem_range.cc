@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/host_device.h"
+#include "base/prefetch.h"
 
 namespace pbx {
 namespace {
@@ -227,9 +228,9 @@ size_t MemRange::Needed(const uint64_t* keys, size_t n) const {
 
 PBX_INLINE void MemRange::PrefetchHome(uint64_t key) const {
   const size_t home = Home(key);
-  __builtin_prefetch(table_ + home);
-  __builtin_prefetch(row_numbers_ + home * 8);
-  __builtin_prefetch(regions_ + home / MemArena::kRegionBuckets);
+  Prefetch(table_ + home);
+  Prefetch(row_numbers_ + home * 8);
+  Prefetch(regions_ + home / MemArena::kRegionBuckets);
 }
 
 PBX_INLINE void MemRange::PrefetchNext(uint64_t key, bool full) const {
@@ -237,22 +238,22 @@ PBX_INLINE void MemRange::PrefetchNext(uint64_t key, bool full) const {
   const MemBucket& line = table_[home];
   // No branch, which would often be mispredicted: prefetching the same line again does no harm.
   const size_t next = home + (line.passed() || (full && line.Empty() == 0) ? 1 : 0);
-  __builtin_prefetch(table_ + next);
-  __builtin_prefetch(row_numbers_ + next * 8);
+  Prefetch(table_ + next);
+  Prefetch(row_numbers_ + next * 8);
 }
 
 PBX_INLINE void MemRange::PrefetchRow(uint32_t row) const {
   const char* at = arena_->Row(row);
-  for (size_t line = 0; line < arena_->row_bytes; line += 64) __builtin_prefetch(at + line);
-  __builtin_prefetch(at + arena_->row_bytes - 1);
+  for (size_t line = 0; line < arena_->row_bytes; line += 64) Prefetch(at + line);
+  Prefetch(at + arena_->row_bytes - 1);
 }
 
 void MemRange::Find(const uint64_t* keys, size_t n, uint8_t* found) const {
   for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) __builtin_prefetch(table_ + Home(keys[i + kAhead]));
+    if (i + kAhead < n) Prefetch(table_ + Home(keys[i + kAhead]));
     if (i + kAhead / 2 < n) {
       const size_t home = Home(keys[i + kAhead / 2]);
-      __builtin_prefetch(table_ + home + (table_[home].passed() ? 1 : 0));
+      Prefetch(table_ + home + (table_[home].passed() ? 1 : 0));
     }
     found[i] = Search(keys[i], Home(keys[i])).found();
   }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/prefetch.h"
 #include "store/batch_read.h"
 #include "store/cuts.h"
 #include "store/merge_cursor.h"
@@ -314,7 +315,7 @@ Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
       if (!writer.ok()) return writer.status();
       for (size_t i = begins[file]; i < begins[file + 1]; ++i) {
         // Rows are scattered over the table: without a prefetch each copy waits for memory.
-        if (i + 16 < n) __builtin_prefetch(row_pointers[i + 16]);
+        if (i + 16 < n) Prefetch(row_pointers[i + 16]);
         PBX_RETURN_IF_ERROR(writer.value()->Append(keys[i], row_pointers[i]));
       }
       auto descriptor = writer.value()->Finish();

@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "base/prefetch.h"
 #include "rule/accessor.h"
 #include "table/kernel_paths.h"
 #include "table/kernels.h"

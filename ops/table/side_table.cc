@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "base/prefetch.h"
 
 namespace pbx {
 namespace {
@@ -16,8 +17,8 @@ constexpr char kZeroKey[] = "-";
 // Prefetches the first and last cache line of a row; for a longer row the processor's own
 // prefetcher does the rest.
 inline void Prefetch(const float* row, size_t dim) {
-  __builtin_prefetch(row);
-  __builtin_prefetch(row + dim - 1);
+  Prefetch(row);
+  Prefetch(row + dim - 1);
 }
 
 void StoreMin(std::atomic<size_t>* least, size_t value) {
