@@ -37,9 +37,9 @@ LEFT_OUT = (
 )
 #: Libraries that libpaddle.so links and training does not call, and the namespace of their names.
 HOLLOW = {"libs/libopenvino": "2ov", "libs/libtbb": "3tbb"}
-#: Which part holds what of Paddle, by the beginnings of names. The first one also has the tree, the
-#: second one the other packages.
-PARTS = {"1": ("base/libpaddle.so", "libs/libdnnl."), "2": ("",)}
+#: Which part holds what of Paddle, by the beginnings of names. The first part also has all that is
+#: not of Paddle.
+PARTS = {"1": ("base/libpaddle.so",), "2": ("",)}
 PACKAGES = (
     *("annotated-types", "anyio", "certifi", "cloudpickle", "h11", "httpcore", "httpx", "idna"),
     *("iniconfig", "lmdb", "opt-einsum", "packaging", "pluggy", "protobuf"),
@@ -201,8 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     packages(python, work / "site")
     wheels.DIST.mkdir(exist_ok=True)
     built(wheels.build(PYTHON, python), work / "tree")
-    pack(OUT / "1/tree.tar.xz", tree_files(work / "tree", options.host_results.resolve()))
-    pack(OUT / "2/packages.tar.xz", in_folder(work / "site", "site"))
+    files = [*in_folder(work / "site", "site")]
+    files += tree_files(work / "tree", options.host_results.resolve())
+    pack(OUT / "1/program.tar.xz", files)
     check_sizes(OUT)
     return 0
 
