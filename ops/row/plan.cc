@@ -59,7 +59,7 @@ void EachId(const int32_t* offsets, size_t segments, const Visit& visit) {
 
 // Fetches memory that is about to be written at random places. Once the rows of a batch have pushed
 // it out of the cache, each write to a new line would hold up the writes after it.
-void Fetch(const void* memory, size_t bytes) {
+PBX_INLINE void Fetch(const void* memory, size_t bytes) {
   const char* const at = static_cast<const char*>(memory);
   for (size_t line = 0; line < bytes; line += 64) Prefetch(at + line);
 }

@@ -16,7 +16,7 @@ constexpr char kZeroKey[] = "-";
 
 // Prefetches the first and last cache line of a row; for a longer row the processor's own
 // prefetcher does the rest.
-inline void Prefetch(const float* row, size_t dim) {
+PBX_INLINE void PrefetchRow(const float* row, size_t dim) {
   Prefetch(row);
   Prefetch(row + dim - 1);
 }
@@ -125,7 +125,7 @@ Status SideTable::Gather(const int64_t* ids, size_t n, Stray stray, float* out) 
     uint64_t strays = 0;
     for (size_t i = begin; i < end; ++i) {
       if (i + kAhead < end && is_row(ids[i + kAhead])) {
-        Prefetch(rows + static_cast<size_t>(ids[i + kAhead]) * dim, dim);
+        PrefetchRow(rows + static_cast<size_t>(ids[i + kAhead]) * dim, dim);
       }
       size_t row = static_cast<size_t>(ids[i]);
       if (!is_row(ids[i])) {
