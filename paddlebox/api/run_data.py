@@ -12,7 +12,6 @@ Paths are absolute, so that tools can be started in any folder.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -101,7 +100,7 @@ class RunData:
             move_aside(self._run_dir)
         make_run_dir(self._run_dir)
         make_folder(str(self._folder))
-        write_durably(str(self._folder / "slots.yaml"), _as_yaml(self._slots).encode())
+        write_durably(str(self._folder / "slots.yaml"), self._slots.as_yaml().encode())
         for path, table in zip([own, *tests], tables.values(), strict=True):
             if not os.path.exists(path):
                 write_arrow(table, Path(path))
@@ -200,20 +199,11 @@ def _as_given(slots: Any) -> Slots:
     """The slots as slots.yaml holds them."""
     if not slots:
         raise ConfigError(f"slots: expected the slots of the data, such as {_EXAMPLE}, found none")
-    if isinstance(slots, Slots):  # without an intercept, which `complete` adds
-        kept = [s for s in slots.slots if s.bucket is None or s.bucket.boundaries]
-        return slots.having({"slots": tuple(kept)})
+    if isinstance(slots, Slots):
+        return slots.without_intercept()
     if isinstance(slots, Mapping):
         return validate(Slots, copy.deepcopy(dict(slots)), "slots")
     if isinstance(slots, Sequence) and not isinstance(slots, str):
         return validate(Slots, {"slots": copy.deepcopy(list(slots))}, "slots")
     path = as_path(slots, "slots")
     return validate(Slots, read_yaml(path), str(path))
-
-
-def _as_yaml(slots: Slots) -> str:
-    """The text of slots.yaml, with values as JSON, which YAML reads as they are."""
-    fields = slots.model_dump(mode="json", exclude_defaults=True)
-    lines = [f"  - {json.dumps(slot, ensure_ascii=False)}" for slot in fields.pop("slots")]
-    more = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
-    return "\n".join(["slots:", *lines, *more, ""])

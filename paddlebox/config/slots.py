@@ -12,6 +12,7 @@ slots:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -468,6 +469,19 @@ class Slots(Section):
                 )
             more += [slot] if slot.name not in there else []
         return self.having({"slots": (*self.slots, *more)})
+
+    def without_intercept(self) -> Slots:
+        """The slots without the one that `complete` adds."""
+        own = tuple(s for s in self.slots if s.bucket is None or s.bucket.boundaries)
+        return self.having({"slots": own})
+
+    def as_yaml(self) -> str:
+        """The text of a slots.yaml that `load_slots` reads as these slots. Values are JSON, which
+        YAML reads as they are."""
+        fields = self.without_intercept().model_dump(mode="json", exclude_defaults=True)
+        lines = [f"  - {json.dumps(slot, ensure_ascii=False)}" for slot in fields.pop("slots")]
+        more = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+        return "\n".join(["slots:", *lines, *more, ""])
 
     def of_serving(self) -> Slots:
         """The slots for serving: without the labels after the first and the slots `beside`."""

@@ -154,7 +154,7 @@ def open_run(
     publishes = world.rank == 0 and config.publish.sinks
     publish = _enter(stack, Publish(config, run.run_dir, alerts.watch) if publishes else None)
     saved = publish.saved if publish is not None else lambda: None
-    save = _enter(stack, Save(config, table, saved) if config.save.out else None)
+    save = _enter(stack, Save(config, run.slots, table, saved) if config.save.out else None)
     training, recovers = _open_training(run, table)
     training.dataset.tracer = trace.tracer if trace is not None else None
     own, plateau = config.of_phase(Phase.UPDATE).optimizer, None

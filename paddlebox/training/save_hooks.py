@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config
+from paddlebox.config import Config, Slots
 from paddlebox.config.checkpoint import AlertsConfig, PublishConfig, is_redis
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves.remote import SaveCopier
@@ -38,11 +38,14 @@ log = logging.getLogger("paddlebox")
 
 class Save(Hook):
     """Writes the saves that the config schedules (`save`), and copies them, while passes train.
-    saved: called after each save, in the thread that wrote it."""
+    slots: of the run, with what it has chosen. saved: called after each save, in the thread that
+    wrote it."""
 
-    def __init__(self, config: Config, table: TableSet, saved: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, slots: Slots, table: TableSet, saved: Callable[[], None]
+    ) -> None:
         extra = {
-            "slots.yaml": Path(config.data.slots).read_bytes(),
+            "slots.yaml": slots.as_yaml().encode(),
             "config.json": config.canonical_json().encode(),
         }
         saver = Saver(table, config.save.out, extra=extra)

@@ -11,15 +11,15 @@ from paddlebox.saves import donefile
 from paddlebox.training.plan import PlannedPass
 from paddlebox.training.save_hooks import Save
 from tests.saves.common import FIRST_DAY, feasigns, open_table, train
-from tests.support.configs import make_config, write_slots
+from tests.support.configs import make_config, make_slots
 
 
 def saves_of(folder: Path, days: int = 2, **save: Any) -> tuple[list[str], list[str]]:
     """Names of the bases and deltas in folder/out after two passes on each of these days."""
-    slots = write_slots(folder, click="label", user="sparse")
-    config = make_config(data={"slots": str(slots)}, save={"out": str(folder / "out"), **save})
+    slots = make_slots(click="label", user="sparse")
+    config = make_config(save={"out": str(folder / "out"), **save})
     with open_table(folder / "store") as table:
-        hook = Save(config, table, lambda: None)
+        hook = Save(config, slots, table, lambda: None)
         for number in range(1, 2 * days + 1):
             day = (number - 1) // 2
             train(table, feasigns(number, 100), number, day=FIRST_DAY + day)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paddlebox.config import Slots
+from paddlebox.config import Slots, load_slots
 from paddlebox.data.normalizers import constants_of
 from paddlebox.errors import ConfigError
 from paddlebox.store.group import ONE_RANK
@@ -112,7 +112,7 @@ def test_a_resumed_run_and_a_server_have_the_constants_of_the_first_start(tmp_pa
 
     def train(*files: str) -> Slots:
         data = {"train_files": files, "files_per_pass": 1, "test_files": [*files], "batch_size": 32}
-        run = write_config(tmp_path, data=data)
+        run = write_config(tmp_path, data=data, save={"out": str(tmp_path / "saves")})
         done = tool("train", "-c", run, "--run-dir", tmp_path / "run")
         assert done.returncode == 0, done.stderr
         return of_newest(tmp_path / "run")[1]
@@ -122,6 +122,8 @@ def test_a_resumed_run_and_a_server_have_the_constants_of_the_first_start(tmp_pa
     constants = [slot.constants for slot in second.slots]
     assert constants[1] is not None
     assert 0.4 < constants[1][0] < 0.6
+    for path in (tmp_path / "saves").glob("*/*/slots.yaml"):
+        assert load_slots(path) == second, path
     dump = tmp_path / "dump.parquet"
     done = tool("evaluate", tmp_path / "run", "--dump", dump)
     assert done.returncode == 0, done.stderr
