@@ -9,8 +9,10 @@ Raises: ImportError with the command to run, if Paddle is missing, its version i
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import warnings
+from contextlib import suppress
 from types import ModuleType
 
 from paddlebox import _paddle_version
@@ -31,6 +33,14 @@ def _import_paddle() -> ModuleType:
             if "libgomp.so.1" not in str(error):
                 raise
             raise ImportError(_paddle_version.no_libgomp(error), name="paddle") from error
+
+
+def _start_openmp() -> None:
+    """Let the OpenMP runtime of Paddle begin now. Otherwise it does with the first kernel, and sets
+    an environment variable while other threads of Paddle may read the environment, which can crash.
+    """
+    with suppress(OSError):  # another build of Paddle
+        ctypes.CDLL("libiomp5.so").omp_get_dynamic()
 
 
 def _recorded() -> PaddleBuild | None:
@@ -65,4 +75,5 @@ def _load(paddle: ModuleType) -> ModuleType:
 
 
 paddle: ModuleType = _import_paddle()
+_start_openmp()
 core: ModuleType = _load(paddle)

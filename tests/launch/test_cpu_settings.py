@@ -173,3 +173,15 @@ def test_large_arrays_go_back_to_the_system() -> None:
     # In a child: the setting is the process's for good.
     code = "from paddlebox.launch.cpu import keep_heaps_small; assert keep_heaps_small()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_openmp_begins_before_paddle_has_threads() -> None:
+    """It sets a variable of the environment, which a thread of Paddle may be reading."""
+    program = (
+        "import ctypes, os, paddlebox._native\n"
+        "getenv = ctypes.CDLL(None).getenv\n"
+        "getenv.restype = ctypes.c_void_p\n"
+        "assert getenv(b'__KMP_REGISTERED_LIB_%d' % os.getpid())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    assert done.returncode == 0
