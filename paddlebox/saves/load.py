@@ -76,7 +76,7 @@ def _description(save: Save) -> dict[str, Any]:
     model = save.model()
     if model is None:
         return {}
-    values = model[0]["data"].get("exact_values", "auto")
+    values = model[0].get("data", {}).get("exact_values", "auto")
     slots = load_slots(model[1], labelled=False).with_exact_values(values)
     return {"config": model[0], "slots": slots.model_dump(mode="json")}
 

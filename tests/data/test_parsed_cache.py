@@ -57,7 +57,7 @@ NOT_PARSING = """
 train_files test_files files_per_pass date files_per_day batch_size max_bad_line_ratio dedup_slots
 pv_batch_size shuffle threads share drop_last negative_rate sequences stream
 data seed test click_slots budget_bytes spill_dir to_disk cache sample_rate shuffle_by shuffle_slot
-pipe_timeout_s retries allow_commands tables shuffle_seed keep_values keep_values_bytes
+pipe_timeout_s retries allow_commands tables shuffle_seed keep_values keep_values_bytes exact_values
 """
 
 
