@@ -79,9 +79,7 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(wide_data: Path, tmp_
 
 
 @pytest.mark.slow
-def test_threads_and_budgets_show_nowhere(
-    run_dir: Path, wide_data: Path, tmp_path: Path
-) -> None:
+def test_threads_and_budgets_show_nowhere(run_dir: Path, wide_data: Path, tmp_path: Path) -> None:
     summary = json.loads((run_dir / "summary.json").read_text())
     small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
     other, lines = trained(tmp_path / "r", overrides(wide_data, *small, "data.threads=4"))
