@@ -304,8 +304,8 @@ void BoolToText(const Instruction&, Args args, Vector* out, size_t n) {
 void Hash(const Instruction&, Args args, Vector* out, size_t n) {
   const Vector& in = *args[0];
   for (size_t i = 0; i < n; ++i) {
-    const size_t size = in.valid[i] ? in.texts[i].size() : 0;
-    out->ints[i] = static_cast<int64_t>(FeasignOfString(in.texts[i].data(), size));
+    const std::string_view text = in.texts[i].substr(0, in.valid[i] ? std::string_view::npos : 0);
+    out->ints[i] = static_cast<int64_t>(FeasignOfString(text.data(), text.size()));
   }
 }
 

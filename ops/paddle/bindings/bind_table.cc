@@ -141,6 +141,7 @@ void BindTable(py::module_& module) {
     std::vector<LifeEvent> events = EventsFrom(records);
     life::Fold(&events);
     std::vector<uint32_t> kept;
+    kept.reserve(events.size());
     for (const LifeEvent& event : events) kept.push_back(event.seq);
     return kept;
   });
