@@ -4,6 +4,7 @@ its save is durable, by replacing the file, so that a crash cannot leave part of
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -82,7 +83,8 @@ def newest_chain(saves: Callable[[str], list[Done]]) -> list[Done]:
 
 def drop_earlier(out: Path, day: str) -> None:
     """Remove the chains of a day ("*": of all days) but the two newest, whose saves readers may be
-    reading, and the folders there that no donefile names."""
+    reading, and what a kill left of removed ones: folders with the name of a run's save that no
+    donefile names. Folders with other names, such as a user's copy of a save, stay."""
     bases = [done for done in read(out, BASE) if day in ("*", done.name.split("/")[0])]
     gone = {done.key for done in bases[:-2]}
     if not gone:
@@ -95,7 +97,8 @@ def drop_earlier(out: Path, day: str) -> None:
             files.write_durably(str(path), b"".join(kept))
     named = {done.name for kind in NAMES for done in read(out, kind)}
     for folder in [meta.parent for meta in out.glob(f"{day}/[!.]*/{META}")]:
-        if f"{folder.parent.name}/{folder.name}" not in named:
+        name = f"{folder.parent.name}/{folder.name}"
+        if name not in named and re.fullmatch(r"(base|delta-\d+)(-\d+)?", folder.name):
             unnamed = folder.with_name(f".{folder.name}.tmp")
             folder.rename(unnamed)
             shutil.rmtree(unnamed)

@@ -401,9 +401,12 @@ def test_a_long_chain_ends_with_a_base_and_the_day_keeps_two_chains(
                 assert last is not None
                 assert apply(chain_of(last)) == base_of(table)
             saves.close()
+        if first == 1:
+            shutil.copytree(out / "20240101/base", out / "20240101/base-copy")  # of the user
     assert kinds == "bddbddbddb"
     done = {one.name for kind in (BASE, DELTA) for one in donefile.read(out, kind)}
     assert done == {f"20240101/{name}" for name in ("base-3", "delta-8", "delta-9", "base-4")}
+    done.add("20240101/base-copy")
     assert {f"20240101/{path.name}" for path in (out / "20240101").iterdir()} == done
 
 
