@@ -300,6 +300,11 @@ GemmSupport SupportOf(GemmType type) {
   return __builtin_cpu_is("amd") ? GemmSupport::kFast : GemmSupport::kSlow;
 }
 
+size_t DepthOfBfloat16() {
+  const Result<const OneDnn*> dnn = FindOneDnn();
+  return dnn.ok() && dnn.value()->includes(OneDnn::kAmx) ? 32 : 2;
+}
+
 Result<std::string> GemmLibrary() {
   const Result<const OneDnn*> dnn = FindOneDnn();
   if (!dnn.ok()) return dnn.status();
@@ -310,13 +315,7 @@ Result<std::string> GemmLibrary() {
 
 PBX_VECTOR_CLONES
 void ToBfloat16(size_t n, const float* from, uint16_t* to) {
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof(bits));
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const uint32_t quiet = (bits >> 16) | 0x40;  // of a NaN
-    to[i] = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-  }
+  for (size_t i = 0; i < n; ++i) to[i] = ToBfloat16(from[i]);
 }
 
 }  // namespace pbx

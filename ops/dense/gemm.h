@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <tuple>
 
+#include "base/host_device.h"
 #include "base/status.h"
 
 namespace pbx {
@@ -75,11 +77,27 @@ enum class GemmSupport {
 };
 GemmSupport SupportOf(GemmType type);
 
+// What the depth K of products of bfloat16 should be a multiple of. Otherwise oneDNN copies operands.
+size_t DepthOfBfloat16();
+
 // Version and instruction set, "oneDNN 3.6.2, instruction set 0xe7"; or the error of FindOneDnn.
 // Two runs with the same name compute the same bits.
 Result<std::string> GemmLibrary();
 
 // Rounds to the nearest, ties to even. NaN stays NaN.
+PBX_INLINE uint16_t ToBfloat16(float from) {
+  uint32_t bits;
+  std::memcpy(&bits, &from, sizeof(bits));
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40;  // of a NaN
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+PBX_INLINE float FromBfloat16(uint16_t from) {
+  const uint32_t bits = static_cast<uint32_t>(from) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
 void ToBfloat16(size_t n, const float* from, uint16_t* to);
 
 }  // namespace pbx

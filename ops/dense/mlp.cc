@@ -13,13 +13,9 @@ namespace {
 
 // Rows of a tile of instances.
 constexpr size_t kMostRows = 8192, kLeastRows = 32;
-// Most rows of a tile of a weight's gradient. A product of bfloat16 first rearranges both operands:
-// the gradients of H once for each of these tiles.
-constexpr size_t kWeightRows = 128, kWeightRowsOfBfloat16 = 256;
-// With bfloat16, activations have columns of zeros up to a multiple of this: the depth of AMX's
-// tiles. oneDNN copies an operand whose depth is another: on a Xeon with AMX, 256 x 400 with 400 x
-// 400 takes 0.10 ms, and 256 x 416 with 416 x 416 takes 0.06 ms.
-constexpr size_t kDepth = 32;
+// Most rows of a tile of a weight's gradient. A product first rearranges its operands, the gradients
+// of H once for each of these tiles. 128 takes 1.05 times as long.
+constexpr size_t kWeightRows = 256;
 // Fewest instances for which weights are packed. Packing takes as long as the product of about a
 // hundred instances, so this costs at most a tenth.
 constexpr size_t kLeastPacked = 1024;
@@ -119,13 +115,6 @@ void Fill(GemmType type, const Tiles& tiles, size_t tile, size_t columns, size_t
   std::memset(to + filled * stride * size, 0, (tiles.rows - filled) * stride * size);
 }
 
-inline float FromBfloat16(uint16_t from) {
-  const uint32_t bits = static_cast<uint32_t>(from) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 // gradients = those of ReLU's input, where ReLU's output, after dropout, is `activations`.
 PBX_VECTOR_CLONES
 void MaskBfloat16(size_t n, const int16_t* activations, uint16_t* gradients) {
@@ -199,6 +188,44 @@ void AddRows(size_t rows, size_t columns, size_t stride, const uint16_t* from, f
   }
 }
 
+PBX_INLINE float ToFloat(float value) { return value; }
+PBX_INLINE float ToFloat(uint16_t value) { return FromBfloat16(value); }
+PBX_INLINE void Put(float value, float* to) { *to = value; }
+PBX_INLINE void Put(float value, uint16_t* to) { *to = ToBfloat16(value); }
+
+// The backward pass of a layer with one output, for some instances. `inputs` has `columns` elements
+// a row, `by` every stride-th: the gradients of the outputs. `gradients` = those of the inputs,
+// sums (columns) = the gradient of W, added row by row. With `relu`, the inputs are outputs of ReLU,
+// after dropout.
+template <typename T>
+PBX_INLINE void ColumnOf(size_t rows, size_t columns, size_t stride, const T* by,
+                         const float* weight, bool relu, float scale, const T* inputs,
+                         T* gradients, float* sums) {
+  for (size_t c = 0; c < columns; ++c) sums[c] = 0.0f;
+  for (size_t r = 0; r < rows; ++r, inputs += columns, gradients += columns) {
+    const float of = ToFloat(by[r * stride]);
+    for (size_t c = 0; c < columns; ++c) {
+      const float input = ToFloat(inputs[c]);
+      sums[c] = __builtin_fmaf(input, of, sums[c]);
+      T gradient;
+      Put(of * weight[c] + 0.0f, &gradient);
+      if (relu) Put(input > 0.0f ? ToFloat(gradient) * scale : 0.0f, &gradient);
+      gradients[c] = gradient;
+    }
+  }
+}
+
+PBX_VECTOR_CLONES
+void Column(size_t rows, size_t columns, size_t stride, const float* by, const float* weight,
+            bool relu, float scale, const float* inputs, float* gradients, float* sums) {
+  ColumnOf(rows, columns, stride, by, weight, relu, scale, inputs, gradients, sums);
+}
+PBX_VECTOR_CLONES
+void Column(size_t rows, size_t columns, size_t stride, const uint16_t* by, const float* weight,
+            bool relu, float scale, const uint16_t* inputs, uint16_t* gradients, float* sums) {
+  ColumnOf(rows, columns, stride, by, weight, relu, scale, inputs, gradients, sums);
+}
+
 // The most inputs and outputs of a layer.
 size_t WidestLayer(const std::vector<MlpLayer>& layers) {
   size_t widest = 0;
@@ -213,12 +240,17 @@ struct Stack {
 
   size_t size() const { return layers.size(); }
   size_t width(size_t l) const { return l == 0 ? layers[0].inputs : layers[l - 1].outputs; }
-  // Elements from one row of H_l to the next. Those after width(l) are 0. A single column that a
-  // layer reads has none: gemm.h refuses its transposed, for the gradient of W, with zeros between.
+  // Elements from one row of H_l to the next. Those after width(l) are 0: with bfloat16, up to the
+  // depth of its products. On a Xeon with AMX, 256 x 400 with 400 x 400 takes 0.10 ms, and 256 x 416
+  // with 416 x 416 takes 0.06 ms. A single column that a layer reads has none: gemm.h refuses its
+  // transposed, for the gradient of W, with zeros between.
   size_t stride(size_t l) const {
     if (type == GemmType::kFloat32 || (width(l) == 1 && l < size())) return width(l);
-    return (width(l) + kDepth - 1) / kDepth * kDepth;
+    return (width(l) + depth - 1) / depth * depth;
   }
+  // Whether the last layer has one output, as that of a logit. Its products in the backward pass are
+  // those of a column (Column), unless it is the only layer.
+  bool ends_in_column() const { return size() > 1 && layers.back().outputs == 1; }
   size_t tile_bytes(size_t l) const { return tiles.rows * stride(l) * SizeOf(type); }
 
   // Whether tile t of X can be read where it is.
@@ -253,6 +285,7 @@ struct Stack {
 
   const std::vector<MlpLayer>& layers;
   const GemmType type;
+  const size_t depth = type == GemmType::kBfloat16 ? DepthOfBfloat16() : 1;
   const Tiles tiles;
   const float* const x;
 };
@@ -429,6 +462,9 @@ struct BackwardPlan {
   std::vector<Product> products;  // of the gradients of H_(l-1); without dx none for layer 1
   std::vector<char*> gradients;
   char* dx_last = nullptr;  // float32, of the last tile
+  // If the layers end in a column: its weights, with zeros and rounded to the type of the products,
+  // and the gradient of them of each tile.
+  float *column = nullptr, *column_sums = nullptr;
 };
 
 Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPlan& plan,
@@ -452,10 +488,28 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
       }
     });
   }
-  for (size_t l = count - 1; l > 0; --l) {
+  const auto is_relu = [&](size_t l) { return stack.layers[l - 1].activation == Activation::kRelu; };
+  size_t above = count;  // the layer whose gradients are there
+  if (stack.ends_in_column()) {
+    above = count - 1;
+    const size_t width = stack.stride(above);
+    const auto column = [&](auto* to, const auto* by) {
+      Column(stack.tiles.rows, width, stride, by, plan.column, is_relu(above), scale,
+             reinterpret_cast<decltype(by)>(stack.Operand(saved, above, t)), to,
+             plan.column_sums + t * width);
+    };
+    if (stack.type == GemmType::kFloat32) {
+      column(reinterpret_cast<float*>(gradient(above)),
+             reinterpret_cast<const float*>(gradient(count)));
+    } else {
+      column(reinterpret_cast<uint16_t*>(gradient(above)),
+             reinterpret_cast<const uint16_t*>(gradient(count)));
+    }
+  }
+  for (size_t l = above - 1; l > 0; --l) {
     PBX_RETURN_IF_ERROR(
         plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].weight, nullptr, gradient(l)));
-    if (stack.layers[l - 1].activation == Activation::kRelu) {
+    if (is_relu(l)) {
       Mask(stack.type, stack.tiles.rows * stack.stride(l), stack.Operand(saved, l, t), scale,
            gradient(l));
     }
@@ -498,12 +552,12 @@ void BiasGradient(const Stack& stack, size_t l, const char* gradients, float* to
 }
 
 Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
-  const size_t most = stack.type == GemmType::kBfloat16 ? kWeightRowsOfBfloat16 : kWeightRows;
   for (size_t l = 0; l < stack.size(); ++l) {
     // Tiles of about the same size, so that none has a single row of several, which gemm.h refuses.
     const size_t inputs = stack.layers[l].inputs;
-    const size_t count = (inputs + most - 1) / most;
-    for (size_t i = 0; i < count; ++i) {
+    const size_t count = (inputs + kWeightRows - 1) / kWeightRows;
+    const bool is_column = stack.ends_in_column() && l + 1 == stack.size();
+    for (size_t i = 0; i < count && !is_column; ++i) {
       const size_t begin = inputs * i / count, rows = inputs * (i + 1) / count - begin;
       Result<const Gemm*> first = WeightProduct(stack, l, rows, false);
       if (!first.ok()) return first.status();
@@ -570,16 +624,20 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   std::vector<char*> activations;
   stack.Saved(const_cast<char*>(saved), &activations);  // only read
   BackwardPlan plan;
-  plan.products.resize(stack.size());
-  for (size_t l = dx == nullptr ? 1 : 0; l < stack.size(); ++l) {
+  const size_t columns = stack.ends_in_column() ? stack.stride(stack.size() - 1) : 0;
+  plan.products.resize(stack.size() - (columns != 0 ? 1 : 0));
+  for (size_t l = dx == nullptr ? 1 : 0; l < plan.products.size(); ++l) {
     PBX_RETURN_IF_ERROR(InputProduct(stack, l, &plan.products[l]));
   }
-  std::vector<Packed> packed(stack.size());
+  std::vector<Packed> packed(plan.products.size());
   const auto place = [&](char* at) {
     Parts parts(at);
-    for (size_t l = 0; l < stack.size(); ++l) {
+    for (size_t l = 0; l < packed.size(); ++l) {
       packed[l] = TakePacked(plan.products[l], layers[l], &parts);
     }
+    plan.column = reinterpret_cast<float*>(parts.Take(columns * sizeof(float)));
+    plan.column_sums =
+        reinterpret_cast<float*>(parts.Take(stack.tiles.count * columns * sizeof(float)));
     plan.gradients.assign(stack.size() + 1, nullptr);
     for (size_t l = 1; l <= stack.size(); ++l) {
       plan.gradients[l] = parts.Take(stack.tiles.count * stack.tile_bytes(l));
@@ -591,6 +649,14 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   PBX_RETURN_IF_ERROR(Workspace(place(nullptr), &begin));
   place(begin);
   PBX_RETURN_IF_ERROR(PackWeights(stack, &plan.products, packed, true, pool));
+  if (columns != 0) {
+    const MlpLayer& last = layers.back();
+    std::memset(plan.column, 0, columns * sizeof(float));
+    for (size_t c = 0; c < last.inputs; ++c) {
+      plan.column[c] =
+          type == GemmType::kFloat32 ? last.weight[c] : FromBfloat16(ToBfloat16(last.weight[c]));
+    }
+  }
   std::vector<WeightTask> tasks;
   PBX_RETURN_IF_ERROR(WeightTasks(stack, &tasks));
   FirstError error;
@@ -598,6 +664,14 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
     error.Keep(BackwardTile(stack, t, 1.0f / (1.0f - rate), plan, activations, out, dout, dx));
   });
   PBX_RETURN_IF_ERROR(error.status());
+  if (columns != 0) {
+    const size_t inputs = layers.back().inputs;
+    float* const to = gradients.back().weight;
+    std::memcpy(to, plan.column_sums, inputs * sizeof(float));
+    for (size_t t = 1; t < stack.tiles.count; ++t) {
+      AddRows(1, inputs, plan.column_sums + t * columns, to);
+    }
+  }
   pool->ParallelFor(tasks.size(), [&](size_t i) {
     const WeightTask& task = tasks[i];
     const char* from = plan.gradients[task.layer + 1];
