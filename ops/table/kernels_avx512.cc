@@ -1,3 +1,7 @@
+#include <immintrin.h>
+
+#include <type_traits>
+
 #include "base/log.h"
 #include "base/prefetch.h"
 #include "rule/accessor.h"
@@ -8,6 +12,7 @@
 
 namespace pbx {
 namespace {
+#define PBX_LANES 16
 #include "table/kernels.inl"
 }  // namespace
 

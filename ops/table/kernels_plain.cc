@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "base/log.h"
 #include "base/prefetch.h"
 #include "rule/accessor.h"
@@ -6,6 +8,7 @@
 
 namespace pbx {
 namespace {
+#define PBX_LANES 4
 #include "table/kernels.inl"
 }  // namespace
 

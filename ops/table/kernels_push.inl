@@ -9,9 +9,8 @@
 // The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
 template <int kDim>
 struct Merged {
-  static constexpr int kRoom = kDim != 0 ? kDim : kMaxDim;
   size_t tile = 0, count = 0;  // rows [tile, tile + count) of the plan
-  alignas(64) float embedx[kTile][kRoom];
+  alignas(64) float embedx[kTile][kRoomOf<kDim>] = {};  // zeros after the width
   alignas(64) float weight[kTile] = {};   // embed_w
   alignas(64) float squares[kTile] = {};  // of embedx
   alignas(64) float show[kTile] = {}, click[kTile] = {};
@@ -50,7 +49,8 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
     if (ahead < last) {
       const uint64_t segment = static_cast<uint32_t>(segments[ahead] & INT32_MAX);
       const float* next = GradientOf(gradient, segment, InstanceOf(segment, reciprocal));
-      for (int at = 0; at < 1 + dim; at += 16) Prefetch(next + at);
+      for (int at = 0; at < dim; at += 16) Prefetch(next + at);
+      Prefetch(next + dim);
     }
     const int32_t keep = ~(segments[i] >> 31);  // 0 at the first occurrence of a row, otherwise -1
     t += static_cast<size_t>(1 + keep);
@@ -70,14 +70,15 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
     __builtin_memcpy(counts[t], &sums, sizeof(sums));
     embedx.Store(merged->embedx[t]);
   }
+  Vectors<kRoomOf<kDim>> scaled;
   for (t = 0; t < merged->count; ++t) {
     merged->show[t] = counts[t][0];
     merged->click[t] = counts[t][1];
     merged->weight[t] = counts[t][2] * gradient.scale;
-    embedx.Load(merged->embedx[t]);
-    embedx.Scale(gradient.scale);
-    embedx.Store(merged->embedx[t]);
-    merged->squares[t] = embedx.SumOfSquares();
+    scaled.Load(merged->embedx[t]);
+    scaled.Scale(gradient.scale);
+    scaled.Store(merged->embedx[t]);
+    merged->squares[t] = scaled.SumOfSquares();
   }
 }
 
@@ -176,6 +177,18 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
   }
 }
 
+// The push of one row by any rule. For widths that are known only at run time, it is compiled once.
+PBX_INLINE bool PushRow(std::true_type, const AccessorConfig& config, int dim, float show,
+                        float click, const float* weight, const float* embedx, uint32_t day,
+                        float* row, float late) {
+  return accessor::PushWeights(config, dim, show, click, weight, embedx, day, row, late);
+}
+[[gnu::noinline]] bool PushRow(std::false_type, const AccessorConfig& config, int dim, float show,
+                               float click, const float* weight, const float* embedx, uint32_t day,
+                               float* row, float late) {
+  return accessor::PushWeights(config, dim, show, click, weight, embedx, day, row, late);
+}
+
 template <int kDim, bool kDecay>
 PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, const int32_t* rows,
                            int dim, Merged<kDim>* merged, uint32_t day) {
@@ -188,8 +201,8 @@ PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, 
       SetWord(row, RowLayout::kStep, block.decay->step);
     }
     SetFlag(row, kTouched);
-    if (accessor::PushWeights(config, dim, merged->show[t], merged->click[t], &merged->weight[t],
-                              merged->embedx[t], day, row, merged->late[t])) {
+    if (PushRow(std::bool_constant<(kDim > 0)>(), config, dim, merged->show[t], merged->click[t],
+                &merged->weight[t], merged->embedx[t], day, row, merged->late[t])) {
       accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
     }
   }
@@ -234,7 +247,7 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
             uint32_t day) {
   const AccessorConfig config = *block.config;  // a copy: writing a row cannot change it
-  const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
+  const int dim = kDim > 0 ? kDim : config.layout.embedx_dim;
   const bool adagrad = gradient.merged == nullptr && config.embed.kind == RuleKind::kAdaGrad &&
                        config.embedx.kind == RuleKind::kAdaGrad;
   const int64_t last = starts[end];

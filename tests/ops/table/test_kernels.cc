@@ -251,7 +251,7 @@ size_t WrongPushes(const Fixture& f, const Outputs& out) {
 TEST(every_path_gives_the_bits_of_the_plain_one_and_they_are_right) {
   const std::vector<const Kernels*> paths = Paths();
   for (const RuleKind kind : kRules) {
-    for (const int dim : {1, 3, 4, 8, 16, 32, 64, 253}) {
+    for (const int dim : {1, 3, 4, 7, 8, 13, 15, 16, 17, 32, 63, 64, 65, 128, 253}) {
       for (const bool use_cvm : {true, false}) {
         const Fixture f(kind, dim, use_cvm);
         const Outputs plain = Run(*paths[0], f);
@@ -302,7 +302,7 @@ void AddExpand(Fixture* f) {
 TEST(weight_decay_is_applied_to_what_a_kernel_reads_and_to_rows_that_it_changes) {
   const TwoSteps two;
   for (const RuleKind kind : {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam}) {
-    for (const int dim : {1, 4, 8, 16, 32, 64, 253}) {
+    for (const int dim : {1, 3, 4, 7, 8, 15, 16, 17, 32, 63, 64, 65, 253}) {
       Fixture f(kind, dim, true);
       AddExpand(&f);
       const auto words = static_cast<size_t>(f.config.layout.words());
@@ -611,7 +611,7 @@ size_t WrongWith(const Fixture& f, const Factors& factors, const Outputs& out, c
 }
 
 TEST(factors_weigh_weights_and_gradients_on_every_path) {
-  for (const int dim : {1, 3, 4, 8, 16, 32, 64, 253}) {
+  for (const int dim : {1, 3, 4, 7, 8, 13, 15, 16, 17, 32, 63, 64, 65, 128, 253}) {
     for (const bool use_cvm : {true, false}) {
       const Fixture f(RuleKind::kAdaGrad, dim, use_cvm);
       const Factors factors(f, false);
