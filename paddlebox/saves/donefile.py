@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS, check_name
+from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS, check_name, read_meta
 from paddlebox.store import files
 
 NAMES = {BASE: "xbox_base_done.txt", DELTA: "xbox_patch_done.txt", BATCH: "donefile.txt"}
@@ -83,8 +83,7 @@ def newest_chain(saves: Callable[[str], list[Done]]) -> list[Done]:
 
 def drop_earlier(out: Path, day: str) -> None:
     """Remove the chains of a day ("*": of all days) but the two newest, whose saves readers may be
-    reading, and what a kill left of removed ones: folders with the name of a run's save that no
-    donefile names. Folders with other names, such as a user's copy of a save, stay."""
+    reading."""
     bases = [done for done in read(out, BASE) if day in ("*", done.name.split("/")[0])]
     gone = {done.key for done in bases[:-2]}
     if not gone:
@@ -95,15 +94,30 @@ def drop_earlier(out: Path, day: str) -> None:
         kept = [line for line in lines if gone.isdisjoint(d.key for d in parse(line, kind, "", []))]
         if len(kept) < len(lines):
             files.write_durably(str(path), b"".join(kept))
+    remove_dropped(out, day)
+
+
+def remove_dropped(out: Path, day: str) -> None:
+    """Remove the folders of chains of a day ("*": of all days) that were dropped. No donefile names
+    them, and they are older than the chains that donefiles name. Folders with other names, such as
+    a user's copy of a save, stay. No save may be written meanwhile."""
+    bases = [done for done in read(out, BASE) if day in ("*", done.name.split("/")[0])]
+    if not bases:
+        return
+    oldest = min(base.key for base in bases)
     named = {done.name for kind in NAMES for done in read(out, kind)}
     for folder in [meta.parent for meta in out.glob(f"{day}/[!.]*/{META}")]:
-        name = f"{folder.parent.name}/{folder.name}"
-        if name not in named and re.fullmatch(r"(base|delta-\d+)(-\d+)?", folder.name):
-            unnamed = folder.with_name(f".{folder.name}.tmp")
-            folder.rename(unnamed)
-            shutil.rmtree(unnamed)
-            with suppress(OSError):  # other saves are there
-                folder.parent.rmdir()
+        if f"{folder.parent.name}/{folder.name}" in named:
+            continue
+        if not re.fullmatch(r"(base|delta-\d+)(-\d+)?", folder.name):
+            continue
+        with suppress(CorruptionError):  # of a meta.json that is not ours
+            if read_meta(folder)["key"] < oldest:
+                folder.rename(folder.with_name(f".{folder.name}.tmp"))
+    for unfinished in [*out.glob(f"{day}/.*.tmp")]:
+        shutil.rmtree(unfinished)
+        with suppress(OSError):  # other saves are there
+            unfinished.parent.rmdir()
 
 
 def claim(out: Path, name: str) -> Path:

@@ -445,6 +445,35 @@ def test_a_run_over_a_stream_keeps_the_two_newest_chains_of_all_dates(
     assert {f"{date}/{save.name}" for date in dates for save in (out / date).iterdir()} == named
 
 
+@pytest.mark.parametrize("daily", [True, False])
+@pytest.mark.parametrize("death", ["before it removes folders", "while it removes one"])
+def test_a_run_that_was_killed_while_it_dropped_a_chain_removes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: str, daily: bool
+) -> None:
+    out = tmp_path / "out"
+    with open_table(tmp_path / "store") as table:
+        saves = BackgroundSaves(Saver(table, out), EVERY_PASS, daily=daily)
+        monkeypatch.setattr(saver, "LONGEST_CHAIN", 2)
+        monkeypatch.setattr(donefile, "remove_dropped", lambda *_: None)
+        for number in range(1, 7):
+            train(table, feasigns(10 * number, 100), number)
+            saves.due()
+            saves.finish()
+        saves.close()
+        monkeypatch.undo()
+        folder = out / "20240101"
+        assert (folder / "base" / "meta.json").exists()
+        if death == "while it removes one":
+            (folder / "base").rename(folder / ".base.tmp")
+        for copied in ("base-kept", "delta-2-of-monday"):
+            shutil.copytree(folder / "delta-2", folder / copied)
+        BackgroundSaves(Saver(table, out), EVERY_PASS, daily=daily).close()
+    named = {one.name for kind in (BASE, DELTA) for one in donefile.read(out, kind)}
+    assert named == {f"20240101/{name}" for name in ("base-2", "delta-4", "base-3", "delta-6")}
+    copies = {"20240101/base-kept", "20240101/delta-2-of-monday"}
+    assert {f"20240101/{save.name}" for save in folder.iterdir()} == named | copies
+
+
 @pytest.mark.parametrize("death", ["before the save", "beside it", "after it"])
 def test_a_run_that_was_killed_around_a_save_ends_with_the_saves_and_rows_of_another(
     tmp_path: Path, death: str
