@@ -18,8 +18,7 @@ A push needs a dedup plan of its batch. In a run, the feeder makes it on another
 find the unique rows within their steps. So the step that is compared with theirs makes its plan,
 too. Steps with and without the plan are compared with the one whose pooled slots are an input.
 
-Then both types are compared with FBGEMM's best for other batch sizes, other MLPs, and two threads
-on both sides. These have no goals.
+--batch, --hidden and --threads measure other cases, whose goals are the same.
 
 On a processor without AVX512_BF16 and AMX, bfloat16 is not measured.
 """
@@ -27,9 +26,8 @@ On a processor without AVX512_BF16 and AMX, bfloat16 is not measured.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,12 +41,13 @@ from peers.jobs import BEST_ENV
 from peers.turns import Subject
 
 PEERS = ("torch", "fbgemm_rowwise")
+BEST = tuple(f"{peer}, best settings" for peer in PEERS)
 TYPES = ("float32", "bfloat16")
 OWN, PLANNED, REPLACED = "paddlebox", "paddlebox, with the plan", "sparse part replaced"
-SPARSE_PART, FASTER_THAN_FLOAT32, FASTER_THAN_PEERS = 1.10, 1.5, 1.05
+SPARSE_PART, SPARSE_PART_BFLOAT16 = 1.10, 1.12
+FASTER_THAN_FLOAT32, FASTER_THAN_PEERS = 1.5, 1.05
 WARM_UP = 2
 PARTS = 4  # of a walk
-TURNS_BESIDE = 3
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,11 @@ class Case:
 
     batch: int = 4096
     hidden: tuple[int, ...] = (400, 400, 400)
-    threads: int = 1
+    threads: int = 1  # for the dense part and the store
 
     def __str__(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{'-'.join(map(str, self.hidden))}, batch {self.batch}, {threads}"
-
-
-BESIDE = (
-    *(Case(batch=batch) for batch in (128, 512, 16384)),
-    *(Case(hidden=hidden) for hidden in ((64, 32), (1024, 512, 256))),
-    Case(threads=2),
-)
 
 
 @dataclass(frozen=True)
@@ -146,7 +138,7 @@ def in_bfloat16(name: str) -> str:
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
-    main = Case(threads=options.threads)
+    main = Case(options.batch, tuple(options.hidden), options.threads)
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
         steps = Steps(stack, main, options.rows, folder)
@@ -155,10 +147,11 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
         types = [dtype for dtype in TYPES if own.ask("has", dtype=dtype)]
         timed = [
             Timed(OWN, own, "float32"),
-            Timed(REPLACED, own, "replaced"),
+            Timed(REPLACED, own, "replaced float32"),
             Timed(PLANNED, own, "planned float32"),
         ]
         if "bfloat16" in types:
+            timed.append(Timed(in_bfloat16(REPLACED), own, "replaced bfloat16"))
             timed.append(Timed(in_bfloat16(PLANNED), own, "planned bfloat16"))
         for library in () if options.without_peers else PEERS:
             ways = [("as shipped", False, "float32")]
@@ -172,34 +165,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
         figures["chosen"] = steps.chosen
     show(main, seconds)
     figures["seconds_a_step"] = {name: report.spread(values) for name, values in seconds.items()}
-    figures["beside"] = {
-        str(case): beside(case, types, options, folder)
-        for case in (() if options.quick or options.without_peers else BESIDE)
-        if case.threads <= len(os.sched_getaffinity(0))
-    }
     return figures, [*goals_of_sparse_part(seconds), *goals_of_types(seconds, types)]
-
-
-def beside(
-    case: Case, types: Sequence[str], options: argparse.Namespace, folder: Path
-) -> dict[str, Any]:
-    """Our step and that of FBGEMM with its best settings, in both types."""
-    with ExitStack() as stack:
-        steps = Steps(stack, case, options.rows, folder)
-        batches.save(folder, steps.setting, options.batches, options.seed)
-        own = steps.own(options.batches)
-        timed = []
-        for dtype in types:
-            name, peer = PLANNED, "fbgemm_rowwise, best settings"
-            if dtype == "bfloat16":
-                name, peer = in_bfloat16(name), in_bfloat16(peer)
-            timed.append(Timed(name, own, f"planned {dtype}"))
-            subject = steps.peer(peer, options.batches, PEERS[1], True, dtype)
-            timed.append(Timed(peer, subject, "step"))
-        seconds = in_turns(timed, min(TURNS_BESIDE, options.turns))
-    show(case, seconds)
-    spreads = {name: report.spread(values) for name, values in seconds.items()}
-    return {"seconds_a_step": spreads, "chosen": steps.chosen}
 
 
 def goals_of_sparse_part(seconds: dict[str, list[float]]) -> list[report.Goal]:
@@ -214,27 +180,43 @@ def goals_of_sparse_part(seconds: dict[str, list[float]]) -> list[report.Goal]:
 
 
 def goals_of_types(seconds: dict[str, list[float]], types: Sequence[str]) -> list[report.Goal]:
-    narrow = in_bfloat16(PLANNED)
     goals = [
-        report.at_least(f"times {name}", report.ratios(values, seconds[PLANNED]), 1.0)
+        report.at_least(
+            f"times {name}",
+            report.ratios(values, seconds[PLANNED]),
+            FASTER_THAN_PEERS if "best settings" in name else 1.0,
+        )
         for name, values in seconds.items()
         if name.startswith(PEERS) and not name.endswith("bfloat16")
     ]
-    bounds = {
-        PLANNED: FASTER_THAN_FLOAT32,
-        **{in_bfloat16(f"{peer}, best settings"): FASTER_THAN_PEERS for peer in PEERS},
-    }
-    for name, bound in bounds.items():
-        goal = report.at_least(f"bfloat16, times {name}", 0.0, bound)
-        if name.removesuffix(", bfloat16") not in seconds:
-            continue  # without peers
-        if "bfloat16" not in types:
-            goal = report.not_measured(goal, "the processor has no AVX512_BF16")
-        else:
-            ratios = report.ratios(seconds[name], seconds[narrow])
-            goal = report.at_least(goal.name, ratios, bound)
-        goals.append(goal)
+    narrow = in_bfloat16(PLANNED)
+    goals += [
+        _goal_of_bfloat16(seconds, types, f"times {name}", (of, narrow), report.at_least, bound)
+        for name, of, bound in (
+            (PLANNED, PLANNED, FASTER_THAN_FLOAT32),
+            *((in_bfloat16(peer), in_bfloat16(peer), FASTER_THAN_PEERS) for peer in BEST),
+        )
+        if of.removesuffix(", bfloat16") in seconds  # not without peers
+    ]
+    name = "a step that makes its plan, of one without the sparse part"
+    of = (narrow, in_bfloat16(REPLACED))
+    goals.append(_goal_of_bfloat16(seconds, types, name, of, report.at_most, SPARSE_PART_BFLOAT16))
     return goals
+
+
+def _goal_of_bfloat16(
+    seconds: dict[str, list[float]],
+    types: Sequence[str],
+    name: str,
+    of: tuple[str, str],
+    bounded: Callable[[str, Sequence[float], float], report.Goal],
+    bound: float,
+) -> report.Goal:
+    """of: whose seconds are divided by whose."""
+    name = f"bfloat16, {name}"
+    if "bfloat16" not in types:
+        return report.not_measured(bounded(name, [], bound), "the processor has no AVX512_BF16")
+    return bounded(name, report.ratios(seconds[of[0]], seconds[of[1]]), bound)
 
 
 def main() -> int:
@@ -242,8 +224,10 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="for the dense part and the store")
-    parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns, one case")
+    parser.add_argument("--batch", type=int, default=Case.batch)
+    parser.add_argument("--hidden", type=int, nargs="+", default=Case.hidden)
+    parser.add_argument("--threads", type=int, default=Case.threads)
+    parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns")
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="300 MB")
@@ -251,10 +235,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.turns = min(options.rows, 1_000_000), min(options.turns, 3)
-    if min(options.rows // 1000, options.batches, options.turns, options.threads) < 1:
-        parser.error(
-            "expected --rows of 1000 or more, and --batches, --turns and --threads of 1 or more"
-        )
+    counts = (options.batches, options.turns, options.batch, options.threads, *options.hidden)
+    if min(options.rows // 1000, *counts) < 1:
+        parser.error("expected --rows of 1000 or more, and other numbers of 1 or more")
     return report.timed(options, lambda folder: run(options, folder))
 
 

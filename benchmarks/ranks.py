@@ -37,7 +37,7 @@ import report
 from peers import schemes
 from peers.criteo import criteo_split
 from peers.jobs import Jobs, launcher
-from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
+from peers.of_ranks import DENSE, DIM, FROM_TEXT, PEERS, SLOTS, Setting, check
 
 from paddlebox.store.parity_set import FOLDER, protected_files
 from paddlebox.tools.upkeep.report import newest, reading
@@ -47,11 +47,14 @@ from paddlebox.tools.upkeep.report import newest, reading
 SHARE_OF_COPIES = 0.9
 PASSES = 4
 
+# The model of the peers: for each slot DIM weights, which are embed_w and those of embedx, and the
+# dense features as they are. By default, they would be 429 more columns.
 CONFIG = f"""
 name: ranks
-table: {{embedx_dim: {DIM}, embedx_threshold: 0}}
+table: {{embedx_dim: {DIM - 1}, embedx_threshold: 0}}
 data: {{format: multislot, slots: SLOTS_FILE, train_files: [unused], files_per_pass: 1}}
-model: {{type: dnn, hidden: [400, 400, 400]}}
+model: {{type: dnn, hidden: [400, 400, 400], dense_ranges: none}}
+optimizer: {{averaging: 0}}
 trainer: {{dense_threads: 1}}
 """
 
@@ -134,19 +137,34 @@ def together(
     folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1
 ) -> tuple[float, float]:
     """Samples/s and processor seconds per sample of a job. share: files of a rank per pass."""
+    run_dir = job(folder, ranks, batch, cores, share)
+    others = [run_dir / "ranks" / str(rank) for rank in range(1, ranks)]
+    return samples_per_s(run_dir), cpu_s_per_sample([run_dir, *others])
+
+
+def from_memory(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
+    """Samples/s of the steps of a job's last pass, whose instances are in memory. It packs them
+    into batches, but no other pass is read, staged or committed meanwhile."""
+    run_dir = job(folder, ranks, batch, cores, 1, f"checkpoint.every={PASSES}")
+    last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    spans = last["spans"]
+    return float(last["samples"]) / float(spans["train"][1] - spans["pack"][0])
+
+
+def job(folder: Path, ranks: int, batch: int, cores: list[int], share: int, *more: str) -> Path:
+    """Runs a job, with further overrides. Returns its run dir."""
     files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks * share]
     run_dir = folder / "together"
     shutil.rmtree(run_dir, ignore_errors=True)
     train = [
         "tools/train.py", "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
-        *overrides(files, ranks * share, batch),
+        *overrides(files, ranks * share, batch), *more,
     ]  # fmt: skip
     with Jobs() as jobs:
         command = [*launcher(ranks, folder / "log"), *train]
         jobs.start(command, cores[:ranks], folder / "together.log")
         jobs.ended()
-    others = [run_dir / "ranks" / str(rank) for rank in range(1, ranks)]
-    return samples_per_s(run_dir), cpu_s_per_sample([run_dir, *others])
+    return run_dir
 
 
 def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> tuple[float, float]:
@@ -174,13 +192,14 @@ def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str,
         cores[:ranks], options.ps_python,
     )  # fmt: skip
     peers = {} if options.without_peers else PEERS
-    turns = []
+    turns, memory = [], []
     theirs: dict[str, list[float]] = {name: [] for name in peers}
     ways: dict[str, str] = {}
     for turn in range(options.turns):
         both = [together, apart][:: 1 if turn % 2 == 0 else -1]
         done = {of: of(folder, ranks, options.batch, cores) for of in both}
         turns.append((done[together], done[apart]))
+        memory.append(from_memory(folder, ranks, options.batch, cores))
         for name, peer in peers.items():
             answer = peer(setting)
             theirs[name].append(answer["samples_per_s"])
@@ -188,13 +207,14 @@ def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str,
     mine = [job[0] for job, _ in turns]
     found: dict[str, Any] = {
         "samples_per_s": report.spread(mine),
+        "from_memory": report.spread(memory),
         "of_copies": report.spread([copies[0] for _, copies in turns]),
         "shares": [job[0] / copies[0] for job, copies in turns],
         "cpu_share": report.spread([copies[1] / job[1] for job, copies in turns]),
         "peers": {
             name: {
                 "samples_per_s": report.spread(rates),
-                "times": report.ratios(mine, rates),
+                "times": report.ratios(mine if name == FROM_TEXT else memory, rates),
                 "way": ways[name],  # of the last turn
             }
             for name, rates in theirs.items()
@@ -234,7 +254,8 @@ def rates(options: argparse.Namespace, folder: Path) -> report.Found:
     """Measure ranks, their copies and the peers.
 
     Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is.
-    26 slots of one id, 13 dense features, D = 16, MLP 400-400-400. The copies of a job are R
+    26 slots of one id with 16 weights, 13 dense features, MLP 400-400-400, as in the peers' models.
+    The copies of a job are R
     separate runs at the same time: they share the machine's memory and caches as ranks do, but
     exchange nothing. A job and its copies have the same R cores, with one thread per process. For
     each R, the job and its copies take turns, in alternating order. A figure is the median over the
@@ -250,9 +271,12 @@ def rates(options: argparse.Namespace, folder: Path) -> report.Found:
     Peers take part in the same turns, with as many processes and the same cores
     (peers/of_ranks.py): Paddle's DataParallel, with a replica of a sparse embedding of all keys on
     each rank; the parameter server of Paddle 3.0.0, asynchronous; and torchrec, with sharded
-    tables. Their batches are in memory beforehand and on huge pages; torchrec's MLP runs as
-    end_to_end.py runs PyTorch's at its best. All figures are of whole steps, never of kernels. Our
-    figure includes reading text, the begin and end of passes, and commits.
+    tables. Their memory is on huge pages; torchrec's MLP runs as end_to_end.py runs PyTorch's at
+    its best. All figures are of whole steps, never of kernels. The peers' batches are in memory
+    beforehand, and they are compared with a pass of ours whose instances are in memory; packing
+    them is in our time. torchrec is also measured as it reads the same text with pyarrow, on the
+    same core. It is compared with a whole run of ours, whose figure includes reading text, the
+    begin and end of passes, and commits.
     """
     if not options.without_peers:
         check(options.ps_python)
@@ -266,7 +290,8 @@ def rates(options: argparse.Namespace, folder: Path) -> report.Found:
         times = {name: of["times"] for name, of in found["peers"].items()}
         goals += goals_of(ranks, found["shares"], times)
         print(
-            f"{ranks} ranks: {found['samples_per_s']['median']:,.0f} samples/s, copies "
+            f"{ranks} ranks: {found['samples_per_s']['median']:,.0f} samples/s, from memory "
+            f"{found['from_memory']['median']:,.0f}, copies "
             f"{found['of_copies']['median']:,.0f}, share {statistics.median(found['shares']):.3f}, "
             f"share by processor time {found['cpu_share']['median']:.3f}"
         )

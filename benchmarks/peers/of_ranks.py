@@ -1,8 +1,8 @@
 """The peers of ranks.py: other libraries that train on R processes, with our network and cores.
 
-Each runs in the environment that has it, with our batch size, its batches in memory and its memory
-on huge pages (huge_pages.py). It returns the samples/s of all its trainers, and for torchrec the
-way in which its MLP ran.
+Each runs in the environment that has it, with our batch size, its memory on huge pages
+(huge_pages.py) and, but for FROM_TEXT, its batches in memory. It returns the samples/s of all its
+trainers, and for torchrec the way in which its MLP ran.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from peers import huge_pages
 from peers.jobs import BEST_ENV, Jobs, launcher
 
 SLOTS, DENSE, DIM = 26, 13, 16
+FROM_TEXT = "torchrec, both from text"
 HERE = Path(__file__).resolve().parent
 Answer = dict[str, Any]  # samples_per_s, and perhaps the way
 _SERVERS = 2  # with 2 and 4 trainers, at least as fast as one server
@@ -47,10 +48,15 @@ def data_parallel(setting: Setting) -> Answer:
     return _trained(setting, [*command, str(HERE / "data_parallel.py"), *_steps(setting)])
 
 
-def torchrec(setting: Setting) -> Answer:
+def torchrec(setting: Setting, *more: str) -> Answer:
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(setting.ranks)]
-    script = str(HERE / "torchrec_rank.py")
-    return _trained(setting, [sys.executable, *run, script, *_steps(setting)], BEST_ENV)
+    command = [sys.executable, *run, str(HERE / "torchrec_rank.py"), *_steps(setting), *more]
+    return _trained(setting, command, BEST_ENV)
+
+
+def torchrec_from_text(setting: Setting) -> Answer:
+    """torchrec, which reads the files of our job."""
+    return torchrec(setting, "--text", *map(str, sorted(setting.folder.glob("part-???.txt"))))
 
 
 def parameter_server(setting: Setting) -> Answer:
@@ -100,6 +106,7 @@ PEERS: dict[str, Callable[[Setting], Answer]] = {
     "Paddle's DataParallel": data_parallel,
     "Paddle 3.0.0's parameter server": parameter_server,
     "torchrec": torchrec,
+    FROM_TEXT: torchrec_from_text,
 }
 
 

@@ -16,12 +16,16 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from pyarrow import csv
 from torch import distributed as dist
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel
@@ -71,12 +75,40 @@ def sharded(network: Network) -> Any:
 
 def batch(rng: np.random.Generator, rows: int, rows_per_slot: int) -> tuple[Any, ...]:
     ids = rng.zipf(1.05, (SLOTS, rows)) % rows_per_slot  # ordered by slot
-    jagged = KeyedJaggedTensor.from_lengths_sync(
-        NAMES, torch.from_numpy(ids.reshape(-1)), torch.ones(SLOTS * rows, dtype=torch.int32)
-    )
     values = rng.normal(size=(rows, DENSE)).astype(np.float32)
-    labels = (rng.random((rows, 1)) < 0.25).astype(np.float32)
+    return tensors(ids, values, (rng.random((rows, 1)) < 0.25).astype(np.float32))
+
+
+def tensors(ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
+    """ids: (SLOTS, B). values: (B, DENSE). labels: (B, 1)."""
+    jagged = KeyedJaggedTensor.from_lengths_sync(
+        NAMES, torch.from_numpy(ids.reshape(-1)), torch.ones(ids.size, dtype=torch.int32)
+    )
     return jagged, torch.from_numpy(values), torch.from_numpy(labels)
+
+
+def read(files: Sequence[str], size: int) -> Iterator[tuple[Any, ...]]:
+    """Batches of the files of ranks.py: lines of one label, one id for each slot, and the dense
+    values, each list behind its length."""
+    names = [f"c{number}" for number in range(2 + 2 * SLOTS + 1 + DENSE)]
+    types = {name: pyarrow.float32() for name in [names[1], *names[-DENSE:]]}
+    types |= {name: pyarrow.int64() for name in names[3 : 2 + 2 * SLOTS : 2]}
+    for file in files:
+        columns = csv.read_csv(
+            file,
+            csv.ReadOptions(column_names=names, use_threads=False),
+            csv.ParseOptions(delimiter=" "),
+            csv.ConvertOptions(column_types=types, include_columns=list(types)),
+        )
+        label, values, ids = (
+            np.stack([columns[name].to_numpy() for name in of])
+            for of in ([names[1]], names[-DENSE:], names[3 : 2 + 2 * SLOTS : 2])
+        )
+        ids = (ids - 1) // SLOTS
+        for at in range(0, ids.shape[1] - size + 1, size):
+            here = slice(at, at + size)
+            own = np.ascontiguousarray
+            yield tensors(own(ids[:, here]), own(values[:, here].T), own(label[:, here].T))
 
 
 def main() -> None:
@@ -84,6 +116,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--text", nargs="+", help="files; --steps of them are trained")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -99,8 +132,10 @@ def main() -> None:
     batches = [batch(rng, options.batch, rows_per_slot) for _ in range(BATCHES)]
 
     def train(number: int) -> None:
-        ids, values, labels = batches[number % BATCHES]
-        loss = model(ids, values, labels)
+        train_on(batches[number % BATCHES])
+
+    def train_on(batch: tuple[Any, ...]) -> None:
+        loss = model(*batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -120,8 +155,13 @@ def main() -> None:
         train(step)
     dist.barrier()
     begin = time.perf_counter()
-    for step in range(options.steps):
-        train(WARM_STEPS + step)
+    if options.text:
+        own = options.text[dist.get_rank() :: dist.get_world_size()]
+        for one in islice(read(own, options.batch), options.steps):
+            train_on(one)
+    else:
+        for step in range(options.steps):
+            train(WARM_STEPS + step)
     dist.barrier()
     seconds = time.perf_counter() - begin
     if dist.get_rank() == 0:

@@ -59,29 +59,29 @@ class Own:
         self.setting = Setting(**setting)
         self.exe = self.paddle.static.Executor(self.paddle.CPUPlace())
         float32 = "float32" if speeds["float32"] == "fast" else ""
+        products = {"float32": float32, "bfloat16": "bfloat16"}
+        if speeds["bfloat16"] == "none":
+            del products["bfloat16"]
         self.programs = {
-            "float32": self.build(True, float32),
-            "replaced": self.build(False, float32),
+            f"{part}{dtype}": self.build(part == "", of)
+            for dtype, of in products.items()
+            for part in ("", "replaced ")
         }
-        if speeds["bfloat16"] != "none":
-            self.programs["bfloat16"] = self.build(True, "bfloat16")
         data = Data(self.setting, self.dense_width)
         common = {"dense": data.dense, "label": data.label}
-        self.feeds = {
-            "float32": [
-                {
-                    **common,
-                    "ids": batch.ids,
-                    "offsets": batch.offsets,
-                    "show_click": data.show_click,
-                    "plan": plan,
-                }
-                for batch, plan in zip(self.table.batches, self.table.plans, strict=True)
-            ],
-            # A tensor, so that no array is copied in the step.
-            "replaced": [{**common, "pooled": self.pooled()}] * count,
-        }
-        self.feeds["bfloat16"] = self.feeds["float32"]
+        own = [
+            {
+                **common,
+                "ids": batch.ids,
+                "offsets": batch.offsets,
+                "show_click": data.show_click,
+                "plan": plan,
+            }
+            for batch, plan in zip(self.table.batches, self.table.plans, strict=True)
+        ]
+        # A tensor, so that no array is copied in the step.
+        replaced = [{**common, "pooled": self.pooled()}] * count
+        self.feeds = {name: replaced if "replaced" in name else own for name in self.programs}
         return "; ".join([f"{float32 or 'Paddle'}, {library}", *self.lines])
 
     def has(self, dtype: str) -> bool:
@@ -140,8 +140,8 @@ class Own:
         return program, fetch
 
     def turn(self, what: str, part: int = 0, parts: int = 1) -> list[float]:
-        """what: replaced, float32 or bfloat16; before the last two "planned ": the step makes its
-        dedup plan."""
+        """what: float32 or bfloat16, also after "replaced " or "planned ": the step makes its dedup
+        plan."""
         name = what.removeprefix("planned ")
         program, fetch = self.programs[name]
         seconds = []
