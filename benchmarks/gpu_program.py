@@ -56,9 +56,9 @@ def zoo(work: Work, place: str, models: Mapping[str, Any], steps: str) -> Any:
 
 
 def all_models() -> dict[str, Any]:
-    from tests.gpu.zoo import FEW, POOLED, SEQUENCES  # they import pytest
+    from tests.gpu.zoo import MODELS  # it imports pytest
 
-    return {**POOLED, **SEQUENCES, **FEW}
+    return MODELS
 
 
 def host_results(work: Work) -> Any:

@@ -26,7 +26,7 @@ place, program, models, steps = (
     *(json.loads(sys.argv[3]), int(sys.argv[4])),
 )
 BATCH, SLOTS, LENGTH = 32, 5, 4
-_NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "pooled")
+_NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "pooled", "click_prior")
 
 
 def config_of(model: dict[str, Any]) -> Config:
