@@ -124,6 +124,9 @@ struct Product {
 };
 // With CUDA, by cuBLAS, without TF32.
 Status Multiply(const Product& product, const float* x, const float* y, float* out, Stream stream);
+// out = relu(x y + bias), in one launch if cuBLASLt can. bias: (columns), or null.
+Status MultiplyAndActivate(const Product& product, const float* x, const float* y,
+                           const float* bias, bool relu, float* out, Stream stream);
 
 // out[i] = sum over j of x[i, j] y[i, j], as an einsum: `sizes` and the strides have the kept
 // indices first, then the summed ones. out is contiguous over the kept ones. y: null for 1.
@@ -170,13 +173,17 @@ Status BatchNormGrad(const BatchNormOf& of, const float* mean, const float* inve
 struct Adam {
   float beta1 = 0, beta2 = 0, epsilon = 0;
   float decay = 0;  // of AdamW: the parameter is multiplied by 1 - rate * decay before the update
-  const float *rate = nullptr, *beta1_power = nullptr, *beta2_power = nullptr;  // (1)
 };
-// The power outputs may be the inputs, or null.
-Status AdamStep(const Adam& adam, uint64_t n, const float* gradient, const float* parameter,
-                const float* moment1, const float* moment2, float* parameter_out,
-                float* moment1_out, float* moment2_out, Stream stream);
-Status AdamPowers(const Adam& adam, float* beta1_out, float* beta2_out, Stream stream);
+// A parameter. Outputs may be the inputs.
+struct AdamOf {
+  int64_t n = 0;
+  const float *rate = nullptr, *beta1_power = nullptr, *beta2_power = nullptr;  // (1)
+  const float *gradient = nullptr, *parameter = nullptr, *moment1 = nullptr, *moment2 = nullptr;
+  float *parameter_out = nullptr, *moment1_out = nullptr, *moment2_out = nullptr;
+  float *beta1_out = nullptr, *beta2_out = nullptr;  // written with `powers`
+};
+// One launch for up to 32 parameters, and one for their powers.
+Status AdamStep(const Adam& adam, const std::vector<AdamOf>& of, bool powers, Stream stream);
 Status SgdStep(uint64_t n, const float* rate, const float* gradient, const float* parameter,
                float* parameter_out, Stream stream);
 Status AdagradStep(uint64_t n, const float* rate, float epsilon, const float* gradient,

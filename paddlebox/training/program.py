@@ -169,10 +169,11 @@ def no_towers(config: Config) -> ConfigError:
     )
 
 
-def create_optimizer(config: Config, parameters: Any = None) -> Any:
-    """Build the dense optimizer of a config. parameters: in dygraph; None in a static program."""
+def create_optimizer(config: Config, parameters: Any = None, adam: Any = None) -> Any:
+    """Build the dense optimizer of a config. parameters: in dygraph; None in a static program.
+    adam: the class for the type adam; None: Paddle's."""
     optimizers = {
-        OptimizerType.ADAM: paddle.optimizer.Adam,
+        OptimizerType.ADAM: adam or paddle.optimizer.Adam,
         OptimizerType.SGD: paddle.optimizer.SGD,
         OptimizerType.ADAGRAD: paddle.optimizer.Adagrad,
     }

@@ -46,6 +46,32 @@ class _OnHost:
         return 1, 0  # kDLCPU
 
 
+class Adam(paddle.optimizer.Adam):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """Adam of a static program, in which Paddle makes an operator for each of the three
+    coefficients of each parameter. Here parameters share them."""
+
+    def _create_accumulators(self, block: Any, parameters: Any) -> None:
+        super()._create_accumulators(block, parameters)
+        float32, place = paddle.pir.core.DataType.FLOAT32, paddle.CPUPlace()
+        for name in ("_beta1", "_beta2", "_epsilon"):
+            setattr(self, name, paddle._C_ops.full([1], getattr(self, name), float32, place))
+
+
+class MergedAdam(paddle.optimizer.Adam):  # type: ignore[misc, name-defined]
+    """Adam of a static program as one operator. Paddle's own, with use_multi_tensor, is one for
+    each parameter there. On a CPU, the merged operator has other bits than these."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(use_multi_tensor=True, **options)
+
+    def _append_optimize_op(self, block: Any, param_and_grad: Any) -> None:
+        pass
+
+    def _finish_update(self, block: Any, parameters_and_grads: Any) -> None:
+        self._multi_tensor_init(block, [parameter for parameter, _ in parameters_and_grads], 0)
+        self._append_optimize_multi_tensor_op(block, parameters_and_grads, 0)
+
+
 class StaticProgram(ModelProgram):
     """Runs one program to train and one to evaluate."""
 
@@ -103,7 +129,8 @@ class StaticProgram(ModelProgram):
             if not train:
                 self._towers = towers_of(model)
                 return [loss, logits]
-            optimizer = create_optimizer(config)
+            adam = MergedAdam if self._on_gpu and is_plugged_in() else Adam
+            optimizer = create_optimizer(config, adam=adam)
             if not self._sync.changes_gradients:
                 optimizer.minimize(loss)
                 return [loss, logits]

@@ -9,6 +9,8 @@ namespace pbx::gpu::kernels {
 
 using phi::CustomContext;
 using phi::Scalar;
+using Inputs = std::vector<const DenseTensor*>;
+using Outputs = std::vector<DenseTensor*>;
 
 // ---- Normalization.
 
@@ -200,16 +202,26 @@ void RefuseOptions(const char* op, const Optional& skip, bool multi_precision, b
   if (amsgrad) Refuse(op, "amsgrad");
 }
 
-void AdamOf(const CustomContext& context, Adam adam, bool global_powers,
-            const DenseTensor& gradient, const DenseTensor& parameter, const DenseTensor& moment1,
-            const DenseTensor& moment2, DenseTensor* parameter_out, DenseTensor* moment1_out,
-            DenseTensor* moment2_out, DenseTensor* beta1_out, DenseTensor* beta2_out) {
-  const Stream stream = StreamOf(context);
-  Check(AdamStep(adam, CountOf(parameter), In<float>(gradient), In<float>(parameter),
-                 In<float>(moment1), In<float>(moment2), Out<float>(context, parameter_out),
-                 Out<float>(context, moment1_out), Out<float>(context, moment2_out), stream));
-  if (global_powers) return;
-  Check(AdamPowers(adam, Out<float>(context, beta1_out), Out<float>(context, beta2_out), stream));
+AdamOf OneAdam(const CustomContext& context, const DenseTensor& parameter,
+               const DenseTensor& gradient, const DenseTensor& rate, const DenseTensor& moment1,
+               const DenseTensor& moment2, const DenseTensor& beta1_power,
+               const DenseTensor& beta2_power, DenseTensor* parameter_out, DenseTensor* moment1_out,
+               DenseTensor* moment2_out, DenseTensor* beta1_out, DenseTensor* beta2_out) {
+  AdamOf of;
+  of.n = parameter.numel();
+  of.rate = In<float>(rate);
+  of.beta1_power = In<float>(beta1_power);
+  of.beta2_power = In<float>(beta2_power);
+  of.gradient = In<float>(gradient);
+  of.parameter = In<float>(parameter);
+  of.moment1 = In<float>(moment1);
+  of.moment2 = In<float>(moment2);
+  of.parameter_out = Out<float>(context, parameter_out);
+  of.moment1_out = Out<float>(context, moment1_out);
+  of.moment2_out = Out<float>(context, moment2_out);
+  of.beta1_out = Out<float>(context, beta1_out);
+  of.beta2_out = Out<float>(context, beta2_out);
+  return of;
 }
 
 template <typename T, typename Context>
@@ -223,10 +235,35 @@ void AdamKernel(const Context& context, const DenseTensor& parameter, const Dens
                 DenseTensor* /*moment2_max_out*/, DenseTensor* beta1_out, DenseTensor* beta2_out,
                 DenseTensor* /*master_out*/) {
   RefuseOptions("adam", skip, multi_precision, amsgrad);
-  const Adam adam{beta1.to<float>(), beta2.to<float>(),      epsilon.to<float>(),   0,
-                  In<float>(rate),   In<float>(beta1_power), In<float>(beta2_power)};
-  AdamOf(context, adam, global_powers, gradient, parameter, moment1, moment2, parameter_out,
-         moment1_out, moment2_out, beta1_out, beta2_out);
+  const Adam adam{beta1.to<float>(), beta2.to<float>(), epsilon.to<float>(), 0};
+  Check(AdamStep(
+      adam,
+      {OneAdam(context, parameter, gradient, rate, moment1, moment2, beta1_power, beta2_power,
+               parameter_out, moment1_out, moment2_out, beta1_out, beta2_out)},
+      !global_powers, StreamOf(context)));
+}
+
+// NOLINTBEGIN(performance-unnecessary-value-param): Paddle passes lists of outputs by value.
+template <typename T, typename Context>
+void MergedAdamKernel(const Context& context, const Inputs& parameter, const Inputs& gradient,
+                      const Inputs& rate, const Inputs& moment1, const Inputs& moment2,
+                      const paddle::optional<Inputs>& /*moment2_max*/, const Inputs& beta1_power,
+                      const Inputs& beta2_power, const paddle::optional<Inputs>& /*master*/,
+                      const Scalar& beta1, const Scalar& beta2, const Scalar& epsilon,
+                      bool multi_precision, bool global_powers, bool amsgrad, Outputs parameter_out,
+                      Outputs moment1_out, Outputs moment2_out, Outputs /*moment2_max_out*/,
+                      Outputs beta1_out, Outputs beta2_out, Outputs /*master_out*/) {
+  // NOLINTEND(performance-unnecessary-value-param)
+  RefuseOptions("merged_adam", Optional(), multi_precision, amsgrad);
+  if (gradient.size() != parameter.size()) Refuse("merged_adam", "a parameter without a gradient");
+  std::vector<AdamOf> of;
+  for (size_t k = 0; k < parameter.size(); ++k) {
+    of.push_back(OneAdam(context, *parameter[k], *gradient[k], *rate[k], *moment1[k], *moment2[k],
+                         *beta1_power[k], *beta2_power[k], parameter_out[k], moment1_out[k],
+                         moment2_out[k], beta1_out[k], beta2_out[k]));
+  }
+  const Adam adam{beta1.to<float>(), beta2.to<float>(), epsilon.to<float>(), 0};
+  Check(AdamStep(adam, of, !global_powers, StreamOf(context)));
 }
 
 template <typename T, typename Context>
@@ -242,11 +279,13 @@ void AdamWKernel(const Context& context, const DenseTensor& parameter, const Den
                  DenseTensor* /*master_out*/) {
   RefuseOptions("adamw", skip, multi_precision, amsgrad);
   if (lr_ratio != 1.0f) Refuse("adamw", "lr_ratio");
-  const Adam adam{beta1.to<float>(),         beta2.to<float>(), epsilon.to<float>(),
-                  with_decay ? coeff : 0.0f, In<float>(rate),   In<float>(beta1_power),
-                  In<float>(beta2_power)};
-  AdamOf(context, adam, global_powers, gradient, parameter, moment1, moment2, parameter_out,
-         moment1_out, moment2_out, beta1_out, beta2_out);
+  const Adam adam{beta1.to<float>(), beta2.to<float>(), epsilon.to<float>(),
+                  with_decay ? coeff : 0.0f};
+  Check(AdamStep(
+      adam,
+      {OneAdam(context, parameter, gradient, rate, moment1, moment2, beta1_power, beta2_power,
+               parameter_out, moment1_out, moment2_out, beta1_out, beta2_out)},
+      !global_powers, StreamOf(context)));
 }
 
 template <typename T, typename Context>
@@ -281,6 +320,7 @@ PBX_REGISTER(batch_norm_grad, NormalizeBatchGrad, float)
 PBX_REGISTER(dropout, DropElements, float)
 PBX_REGISTER(dropout_grad, DropElementsGrad, float)
 PBX_REGISTER(adam, AdamKernel, float)
+PBX_REGISTER(merged_adam, MergedAdamKernel, float)
 PBX_REGISTER(adamw, AdamWKernel, float)
 PBX_REGISTER(sgd, SgdKernel, float)
 PBX_REGISTER(adagrad, AdagradKernel, float)
