@@ -174,7 +174,8 @@ def mlp(
     dropout: float = 0.0,
     seed: Any | None = None,
 ) -> Any:
-    """Apply a stack of linear layers in one operator, with the oneDNN of Paddle's wheel.
+    """Apply a stack of linear layers in one operator, with the oneDNN of Paddle's wheel, or on a
+    GPU with libpaddlebox_gpu.so, in float32.
 
     The bits of the result and of the gradients do not depend on the number of threads, which is
     OMP_NUM_THREADS when the process starts.

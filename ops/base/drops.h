@@ -19,7 +19,7 @@ PBX_INLINE uint32_t Scramble(uint32_t x) {
 // An element becomes 0 with probability `rate`, 0 <= rate < 1, and is multiplied by `scale`
 // otherwise. A hash of the seed, the layer and the element's index selects the elements.
 struct Drops {
-  Drops(float rate, uint64_t seed, uint64_t layer)
+  PBX_HOST_DEVICE Drops(float rate, uint64_t seed, uint64_t layer)
       : dropped(static_cast<uint32_t>(static_cast<double>(rate) * 0x1p32)),
         scale(1.0f / (1.0f - rate)) {
     const uint64_t key = Mix(seed ^ ((layer + 1) * 0x9e3779b97f4a7c15ULL));

@@ -51,6 +51,35 @@ typedef struct {
 PBX_HBM_API int pbx_hbm_multiply(const pbx_hbm_product* product, const float* x, const float* y,
                                  const float* bias, float* out, void* stream);
 
+/* ---- A stack of linear layers, as dense/mlp.h, in float32. Only libpaddlebox_gpu.so has it
+ * (gpu/mlp.cu). B = instances, N_l = outputs of layer l, N_0 = columns of X, L = layers. */
+
+typedef struct {
+  int64_t inputs, outputs;
+  int32_t relu;        /* 0: no activation */
+  const float* weight; /* (inputs, outputs) */
+  const float* bias;   /* (outputs), or null */
+} pbx_gpu_layer;
+
+typedef struct {
+  const pbx_gpu_layer* layers; /* host (count) */
+  int64_t count, instances;
+  float dropout;       /* after each ReLU */
+  const int64_t* seed; /* (1): read by the forward, with dropout */
+} pbx_gpu_mlp;
+
+/* The floats that the forward saves, H_1 to H_(L-1), and those of room that the backward needs. */
+PBX_HBM_API uint64_t pbx_gpu_mlp_saved(const pbx_gpu_mlp* mlp);
+PBX_HBM_API uint64_t pbx_gpu_mlp_room(const pbx_gpu_mlp* mlp);
+/* x: (B, N_0). out: (B, N_L). */
+PBX_HBM_API int pbx_gpu_mlp_forward(const pbx_gpu_mlp* mlp, const float* x, float* saved,
+                                    float* out, void* stream);
+/* dweights, dbiases: host (L) arrays of gradients, which have the shapes of weight and bias. A
+ * dbias may be null. */
+PBX_HBM_API int pbx_gpu_mlp_backward(const pbx_gpu_mlp* mlp, const float* x, const float* saved,
+                                     const float* out, const float* dout, float* room, float* dx,
+                                     float* const* dweights, float* const* dbiases, void* stream);
+
 /* ---- rank_attention, as dense/rank_attention.h. N = instances, I = inputs, O = outputs, R =
  * max_rank. */
 

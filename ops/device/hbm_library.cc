@@ -28,7 +28,11 @@ Status PlugIn(const std::string& path) {
   }
   const char* (*missing)() = nullptr;
   HbmLibrary found;
-  bool complete = Find(opened, "pbx_gpu_missing", &missing);
+  bool complete = Find(opened, "pbx_gpu_missing", &missing) &&
+                  Find(opened, "pbx_gpu_mlp_saved", &found.mlp_saved) &&
+                  Find(opened, "pbx_gpu_mlp_room", &found.mlp_room) &&
+                  Find(opened, "pbx_gpu_mlp_forward", &found.mlp_forward) &&
+                  Find(opened, "pbx_gpu_mlp_backward", &found.mlp_backward);
 #define PBX_FIND(name) complete = complete && Find(opened, "pbx_hbm_" #name, &found.name);
   PBX_HBM_FUNCTIONS(PBX_FIND)
 #undef PBX_FIND

@@ -31,6 +31,11 @@ struct HbmLibrary {
   PBX_HBM_FUNCTIONS(PBX_MEMBER)
 #undef PBX_MEMBER
   bool plugged_in = false;  // of libpaddlebox_gpu.so
+  // If plugged_in; else null.
+  decltype(&pbx_gpu_mlp_saved) mlp_saved = nullptr;
+  decltype(&pbx_gpu_mlp_room) mlp_room = nullptr;
+  decltype(&pbx_gpu_mlp_forward) mlp_forward = nullptr;
+  decltype(&pbx_gpu_mlp_backward) mlp_backward = nullptr;
 };
 
 const HbmLibrary& Hbm();

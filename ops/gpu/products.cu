@@ -43,6 +43,23 @@ Product AsCublasReads(Product product, const Gemm& gemm) {
   return product;
 }
 
+// out (rows, columns) = relu(out + bias), in place.
+struct Activated {
+  const float* bias;
+  bool relu;
+  int64_t columns;
+  float* out;
+  PBX_HOST_DEVICE void operator()(int64_t i) const {
+    const float value = bias == nullptr ? out[i] : out[i] + bias[Column(i)];
+    out[i] = relu && value < 0 ? 0.0f : value;  // NaN stays
+  }
+  // A division of 64 bits takes longer than the rest.
+  PBX_HOST_DEVICE int64_t Column(int64_t i) const {
+    if (i > UINT32_MAX) return i % columns;
+    return static_cast<uint32_t>(i) % static_cast<uint32_t>(columns);
+  }
+};
+
 struct Contracted {
   Walk<2> kept, summed;
   int64_t summed_count;
@@ -75,6 +92,18 @@ Status Multiply(const Product& product, const float* x, const float* y, float* o
   const int64_t strips = (product.columns + kStrip - 1) / kStrip;
   return LaunchForAll("multiply", product.batch * product.rows * strips,
                       Strips{AsCublasReads(product, gemm), x, y, out, strips}, stream);
+}
+
+Status MultiplyAndActivate(const Product& product, const float* x, const float* y,
+                           const float* bias, bool relu, float* out, Stream stream) {
+  if (bias == nullptr && !relu) return Multiply(product, x, y, out, stream);
+  const int64_t n = product.batch * product.rows * product.columns;
+  if (n == 0) return Status::Ok();
+  Gemm gemm;
+  PBX_RETURN_IF_ERROR(GemmOf(product, &gemm));
+  if (ActivateByCublas(gemm, x, y, bias, relu, out, stream)) return Status::Ok();
+  PBX_RETURN_IF_ERROR(Multiply(product, x, y, out, stream));
+  return LaunchForAll("activate", n, Activated{bias, relu, product.columns, out}, stream);
 }
 
 Status Contract(const Sizes& sizes, size_t kept, const float* x, const Sizes& x_strides,

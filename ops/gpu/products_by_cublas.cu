@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <mutex>
+#include <utility>
 #endif
 
 namespace pbx::gpu {
@@ -55,10 +56,16 @@ Status GemmOf(const Product& product, Gemm* gemm) {
 
 namespace {
 
-// Of cublas_v2.h and cublas_api.h, which the nvcc of PyPI comes without.
+// Of cublas_v2.h, cublas_api.h and cublasLt.h, which the nvcc of PyPI comes without.
 using Handle = void*;
 constexpr int kNone = 0, kTransposed = 1;  // cublasOperation_t
 constexpr int kPedantic = 2;  // CUBLAS_PEDANTIC_MATH: no TF32, whatever the environment
+
+template <typename Function>
+bool Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
 
 struct Cublas {
   int (*create)(Handle*) = nullptr;
@@ -91,11 +98,104 @@ struct Cublas {
                  "LD_LIBRARY_PATH\n");
     return cublas;
   }
+};
 
-  template <typename Function>
-  static bool Find(void* library, const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(library, name));
-    return *function != nullptr;
+struct CublasLt {
+  struct Found {  // cublasLtMatmulHeuristicResult_t
+    uint64_t algorithm[8];
+    size_t workspace_bytes;
+    int state;
+    float waves;
+    int reserved[4];
+  };
+  int (*create)(Handle*) = nullptr;
+  int (*new_product)(Handle*, int, int) = nullptr;
+  int (*set)(Handle, int, const void*, size_t) = nullptr;
+  int (*new_layout)(Handle*, int, uint64_t, uint64_t, int64_t) = nullptr;
+  int (*new_preference)(Handle*) = nullptr;
+  int (*end_product)(Handle) = nullptr;
+  int (*end_layout)(Handle) = nullptr;
+  int (*end_preference)(Handle) = nullptr;
+  int (*find)(Handle, Handle, Handle, Handle, Handle, Handle, Handle, int, Found*, int*) = nullptr;
+  int (*multiply)(Handle, Handle, const void*, const void*, Handle, const void*, Handle,
+                  const void*, const void*, Handle, void*, Handle, const uint64_t*, void*, size_t,
+                  cudaStream_t) = nullptr;
+  Handle handle = nullptr;  // serves all threads; null: there is no cuBLASLt
+
+  static const CublasLt& Get() {
+    static const CublasLt lt = Load();
+    return lt;
+  }
+
+ private:
+  static CublasLt Load() {
+    CublasLt lt;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+      // cuBLAS has loaded that of its version.
+      void* const library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+      if (library == nullptr) continue;
+      if (Find(library, "cublasLtCreate", &lt.create) &&
+          Find(library, "cublasLtMatmulDescCreate", &lt.new_product) &&
+          Find(library, "cublasLtMatmulDescSetAttribute", &lt.set) &&
+          Find(library, "cublasLtMatrixLayoutCreate", &lt.new_layout) &&
+          Find(library, "cublasLtMatmulPreferenceCreate", &lt.new_preference) &&
+          Find(library, "cublasLtMatmulDescDestroy", &lt.end_product) &&
+          Find(library, "cublasLtMatrixLayoutDestroy", &lt.end_layout) &&
+          Find(library, "cublasLtMatmulPreferenceDestroy", &lt.end_preference) &&
+          Find(library, "cublasLtMatmulAlgoGetHeuristic", &lt.find) &&
+          Find(library, "cublasLtMatmul", &lt.multiply) && lt.create(&lt.handle) == 0) {
+        return lt;
+      }
+    }
+    lt.handle = nullptr;
+    return lt;
+  }
+};
+
+// The descriptions of one call. cuBLASLt itself keeps what it has found for them.
+struct LtCall {
+  const CublasLt& lt = CublasLt::Get();
+  Handle product = nullptr, preference = nullptr, y = nullptr, x = nullptr, out = nullptr;
+  CublasLt::Found found = {};
+
+  LtCall() = default;
+  LtCall(const LtCall&) = delete;
+  LtCall& operator=(const LtCall&) = delete;
+  ~LtCall() {
+    if (product != nullptr) lt.end_product(product);
+    if (preference != nullptr) lt.end_preference(preference);
+    for (Handle layout : {y, x, out}) {
+      if (layout != nullptr) lt.end_layout(layout);
+    }
+  }
+
+  // Whether there is a kernel. It needs no workspace.
+  bool Find(const Gemm& gemm, const float* bias, bool relu) {
+    constexpr int kFloat32 = 0, kPedantic32 = 69;  // CUDA_R_32F, CUBLAS_COMPUTE_32F_PEDANTIC
+    constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBias = 8;  // attributes
+    const int epilogue = (relu ? 2 : 0) | (bias != nullptr ? 4 : 0);           // cublasLtEpilogue_t
+    const int of_y = gemm.y.transposed ? kTransposed : kNone;
+    const int of_x = gemm.x.transposed ? kTransposed : kNone;
+    int count = 0;
+    return lt.new_product(&product, kPedantic32, kFloat32) == 0 &&
+           lt.set(product, kTransposeA, &of_y, sizeof of_y) == 0 &&
+           lt.set(product, kTransposeB, &of_x, sizeof of_x) == 0 &&
+           lt.set(product, kEpilogue, &epilogue, sizeof epilogue) == 0 &&
+           (bias == nullptr || lt.set(product, kBias, &bias, sizeof bias) == 0) &&
+           Layout(gemm.y, gemm.columns, gemm.summed, &y) &&
+           Layout(gemm.x, gemm.summed, gemm.rows, &x) &&
+           Layout({false, gemm.columns}, gemm.columns, gemm.rows, &out) &&
+           lt.new_preference(&preference) == 0 &&
+           lt.find(lt.handle, product, y, x, out, out, preference, 1, &found, &count) == 0 &&
+           count == 1 && found.state == 0 && found.workspace_bytes == 0;
+  }
+
+ private:
+  // Of a column-major matrix (rows, columns), or of its transposed one.
+  bool Layout(const GemmSide& side, int rows, int columns, Handle* layout) const {
+    if (side.transposed) std::swap(rows, columns);
+    return lt.new_layout(layout, 0, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+                         side.leading) == 0;
   }
 };
 
@@ -129,9 +229,26 @@ Status MultiplyByCublas(const Product& of, const Gemm& gemm, const float* x, con
       "cublasSgemmStridedBatched");
 }
 
+bool ActivateByCublas(const Gemm& gemm, const float* x, const float* y, const float* bias,
+                      bool relu, float* out, Stream stream) {
+  if (!HasCublas() || CublasLt::Get().handle == nullptr || gemm.batch != 1) return false;
+  // Which cuBLASLt takes for granted.
+  for (const void* one : {x, y, static_cast<const float*>(out), bias}) {
+    if (reinterpret_cast<uintptr_t>(one) % 256 != 0) return false;
+  }
+  LtCall call;
+  if (!call.Find(gemm, bias, relu)) return false;
+  const float one = 1, zero = 0;
+  return call.lt.multiply(call.lt.handle, call.product, &one, y, call.y, x, call.x, &zero, out,
+                          call.out, out, call.out, call.found.algorithm, nullptr, 0, stream) == 0;
+}
+
 #else
 
 bool HasCublas() { return false; }
+bool ActivateByCublas(const Gemm&, const float*, const float*, const float*, bool, float*, Stream) {
+  return false;
+}
 Status MultiplyByCublas(const Product&, const Gemm&, const float*, const float*, float*, Stream) {
   return Error(Code::kFailedPrecondition, "the host build has no cuBLAS");
 }

@@ -1,5 +1,5 @@
-// Products by cuBLAS, version 12 or 13, which is loaded when the first product needs it. The host
-// build has none.
+// Products by cuBLAS and cuBLASLt, version 12 or 13, which are loaded when the first product needs
+// them. The host build has none.
 #pragma once
 
 #include "gpu/kernels.h"
@@ -26,5 +26,9 @@ bool HasCublas();
 // Float32 without TF32. REQUIRES: HasCublas().
 Status MultiplyByCublas(const Product& product, const Gemm& gemm, const float* x, const float* y,
                         float* out, Stream stream);
+// relu(x y + bias) by one kernel of cuBLASLt; bias, (columns), may be null. False, and nothing has
+// been done, if there is no such kernel: which shapes have one depends on the GPU and on cuBLASLt.
+bool ActivateByCublas(const Gemm& gemm, const float* x, const float* y, const float* bias,
+                      bool relu, float* out, Stream stream);
 
 }  // namespace pbx::gpu

@@ -23,7 +23,7 @@ SWITCH = "PADDLEBOX_HBM_DEVICE"
 _SELECTED = "FLAGS_selected_gpus"
 #: The device that libpaddlebox_gpu.so adds to the stock Paddle wheel, and the folder from which
 #: Paddle has loaded it.
-DEVICE, _LIBRARY, _ROOT = "paddlebox_gpu", "libpaddlebox_gpu.so", "CUSTOM_DEVICE_ROOT"
+DEVICE, LIBRARY, _ROOT = "paddlebox_gpu", "libpaddlebox_gpu.so", "CUSTOM_DEVICE_ROOT"
 
 
 def host_is_device() -> bool:
@@ -55,10 +55,10 @@ def check_place(place: HbmPlace) -> None:
     if place is HbmPlace.HOST or host_is_device() or core.hbm_backend() != "host":
         return
     try:
-        core.plug_in(str(Path(os.environ.get(_ROOT, "")) / _LIBRARY))
+        core.plug_in(str(Path(os.environ.get(_ROOT, "")) / LIBRARY))
     except StoreError as error:
         raise ConfigError(
-            f"hbm.place is gpu, but there is no {_LIBRARY}, or Paddle was imported before it was "
+            f"hbm.place is gpu, but there is no {LIBRARY}, or Paddle was imported before it was "
             "known: build it with `make gpu`, and start the program again (docs/gpu.md), or set "
             "hbm.place to host"
         ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from paddlebox import _native
 from paddlebox.config import Config, DenseDtype, HbmPlace
 from paddlebox.errors import ConfigError
-from paddlebox.store.options import host_is_device
+from paddlebox.store.options import LIBRARY, host_is_device
 
 log = logging.getLogger("paddlebox")
 
@@ -39,7 +39,9 @@ def dense_products(config: Config) -> DenseProducts:
                 "float32 or auto"
             )
         why = "hbm.place is gpu" if wanted is DenseDtype.AUTO else ""
-        return DenseProducts("", f"{by_paddle} on a GPU", why)
+        if _native.core.hbm_backend() == "cuda":
+            return DenseProducts("", f"{by_paddle} on a GPU", why)
+        return DenseProducts(_FLOAT32, f"float32 by {LIBRARY}", why)
     library, found, speeds = _native.core.dense_library()
     if wanted is DenseDtype.BFLOAT16 and speeds[_BFLOAT16] == "none":
         needs = "AVX512_BF16 or AMX in the processor" if found else "the oneDNN of Paddle's wheel"

@@ -24,7 +24,7 @@ HOST = {"data", "fetch", "full_int_array", "shadow_output"}
 OWN = {
     *("pull_box_sparse", "pull_box_extended_sparse", "push_box_sparse"),
     *("fused_pull_seqpool_cvm", "fused_pull_seqpool_cvm_concat"),
-    *("box_data_norm", "box_data_norm_update", "box_batch_fc", "box_rank_attention"),
+    *("box_data_norm", "box_data_norm_update", "box_batch_fc", "box_mlp", "box_rank_attention"),
     *("box_jagged_attention", "box_jagged_offsets", "box_jagged_pack", "box_jagged_places"),
     *("box_jagged_repeat", "box_jagged_softmax", "box_jagged_sum", "box_jagged_unpack"),
 }

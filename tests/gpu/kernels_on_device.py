@@ -32,6 +32,12 @@ def rank_attention(x: Any, param: Any) -> Any:
     return ops.rank_attention(x, of, rank_param=param, enable_input_bp=True)
 
 
+def mlp(x: Any, a: Any, c: Any, b: Any, d: Any) -> Any:
+    """Three layers, of which the second has no bias, and the last no ReLU; with dropout."""
+    seed = paddle.to_tensor(np.array([7], np.int64))
+    return ops.mlp(x, [a, c, a], [b, None, d], ["relu", "relu", None], "float32", 0.4, seed)
+
+
 def offsets() -> Any:
     return ops.jagged_offsets(paddle.to_tensor([2.0, 0.0, 3.0]), 3)
 
@@ -132,6 +138,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         lambda x, w, b: ops.batch_fc(x, weight=w, bias=b, batchcount=2, transpose_weight=True),
         [(2, 5, 3), (3, 18), (1, 18)],
     ),
+    "mlp": (mlp, [(5, 3, 4), (4, 5), (5, 4), (5,), (5,)]),
+    "one layer": (lambda x, w: ops.mlp(x, [w], [None], [None]), [(4, 5), (5, 9)]),
+    "mlp of nothing": (lambda x, w, b: ops.mlp(x, [w], [b], ["relu"]), [(0, 5), (5, 9), (9,)]),
     "rank attention": (rank_attention, [(3, 4), (36, 2)]),
     "rows of sequences": (repacked, [(3, 3, 2), (3, 2)]),
     "sums of sequences": (

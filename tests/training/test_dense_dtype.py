@@ -91,9 +91,10 @@ def test_bfloat16_by_name_is_refused_where_it_cannot_be_had(
         dense_products.dense_products(config("bfloat16"))
 
 
-def test_a_gpu_uses_paddles_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native.core, "dense_library", lambda: ZEN4)
-    assert dense_products.dense_products(config("auto", "gpu")).products == ""
+    chosen = dense_products.dense_products(config("auto", "gpu"))
+    assert (chosen.products, chosen.name) == ("float32", "float32 by libpaddlebox_gpu.so")
     with pytest.raises(ConfigError, match=r"bfloat16 is for a CPU, but hbm\.place is gpu"):
         dense_products.dense_products(config("bfloat16", "gpu"))
 

@@ -95,6 +95,15 @@ void Gaussian(const Context& context, const IntArray& shape, float mean, float d
   Draw(context, seed, std::normal_distribution<float>(mean, deviation), out);
 }
 
+template <typename T, typename Context>
+void Randint(const Context& context, int low, int high, const IntArray& shape, phi::DataType,
+             DenseTensor* out) {
+  out->Resize(common::make_ddim(shape.GetData()));
+  if (CountOf(*out) != 1) Refuse("randint", "more than one number");
+  std::uniform_int_distribution<T> distribution(low, high - 1);
+  SetAll<T>(context, distribution(*context.GetHostGenerator()->GetCPUEngine()), out);
+}
+
 // ---- Copies.
 
 template <typename T, typename Context>
@@ -370,6 +379,7 @@ PBX_REGISTER(full_like, FullLike, PBX_ALL_TYPES)
 PBX_REGISTER(assign_value, AssignValue, PBX_ALL_TYPES)
 PBX_REGISTER(uniform, Uniform, float)
 PBX_REGISTER(gaussian, Gaussian, float)
+PBX_REGISTER(randint, Randint, int64_t)
 PBX_REGISTER(assign, Assign, PBX_ALL_TYPES)
 PBX_REGISTER(cast, CastTo, PBX_ALL_TYPES)
 PBX_REGISTER(contiguous, Contiguous, PBX_ALL_TYPES)

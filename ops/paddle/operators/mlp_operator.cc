@@ -1,16 +1,17 @@
-// box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h).
+// box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h), or on a GPU in float32.
 //
 // Inputs: X (..., N_0), L weights (N_(l-1), N_l), and (N_l) for each layer with a bias; Seed, int64
 // (1), only with dropout; attributes relu (L), biased (L), bfloat16, and the rate of the dropout
 // -> Out (..., N_L), Saved (bytes that the backward reads)
 //
 // Inputs is one list, because a list must be the only output of Paddle's gradient operators.
+#include "paddle/operators/place.h"  // first: see there
+
 #include "dense/mlp.h"
 
 #include <algorithm>
 
 #include "dense/pool.h"
-#include "paddle/operators/kernel_guard.h"
 #include "paddle/operators/outputs.h"
 
 namespace pbx {
@@ -31,17 +32,21 @@ struct MlpCall {
   std::vector<size_t> bias;  // for each layer the position of its bias in Inputs; 0: none
   GemmType type = GemmType::kFloat32;
   ThreadPool* pool = nullptr;
+  // On a GPU.
+  std::vector<pbx_gpu_layer> of_gpu;
+  pbx_gpu_mlp gpu{};
 };
 
 Status CheckLayers(const std::vector<Tensor>& inputs, const MlpAttributes& attributes,
                    MlpCall* call) {
   const size_t count = attributes.relu.size();
+  const Tensor& x = inputs[0];
   size_t next_bias = 1 + count;
-  int64_t width = inputs[0].shape().back();
+  int64_t width = x.shape().back();
   for (size_t l = 0; l < count; ++l) {
     const Tensor& weight = inputs[1 + l];
     const std::string of = " of layer " + std::to_string(l + 1);
-    PBX_RETURN_IF_ERROR(Expect(weight, ("the weight" + of).c_str(), DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(ExpectBeside(x, weight, ("the weight" + of).c_str(), DataType::FLOAT32));
     const int64_t outputs = weight.shape().size() == 2 ? weight.shape()[1] : -1;
     PBX_RETURN_IF_ERROR(ExpectShape(weight, ("the weight" + of).c_str(), {width, outputs}));
     if (width < 1 || outputs < 1) {
@@ -54,7 +59,7 @@ Status CheckLayers(const std::vector<Tensor>& inputs, const MlpAttributes& attri
     call->bias.push_back(0);
     if (attributes.biased[l] != 0) {
       const Tensor& bias = inputs[next_bias];
-      PBX_RETURN_IF_ERROR(Expect(bias, ("the bias" + of).c_str(), DataType::FLOAT32));
+      PBX_RETURN_IF_ERROR(ExpectBeside(x, bias, ("the bias" + of).c_str(), DataType::FLOAT32));
       PBX_RETURN_IF_ERROR(ExpectShape(bias, ("the bias" + of).c_str(), {outputs}));
       layer.bias = bias.data<float>();
       call->bias.back() = next_bias++;
@@ -62,6 +67,24 @@ Status CheckLayers(const std::vector<Tensor>& inputs, const MlpAttributes& attri
     call->layers.push_back(layer);
     width = outputs;
   }
+  return Status::Ok();
+}
+
+Status PlaceOnGpu(const MlpAttributes& attributes, MlpCall* call) {
+  if (!Hbm().plugged_in) {
+    return Error(Code::kInvalidArgument,
+                 "X is on a GPU without libpaddlebox_gpu.so (docs/gpu.md), expected it on the CPU");
+  }
+  if (attributes.bfloat16) {
+    return Error(Code::kInvalidArgument, "dtype bfloat16 with X on a GPU, expected float32");
+  }
+  for (const MlpLayer& layer : call->layers) {
+    call->of_gpu.push_back({static_cast<int64_t>(layer.inputs), static_cast<int64_t>(layer.outputs),
+                            layer.activation == Activation::kRelu ? 1 : 0, layer.weight,
+                            layer.bias});
+  }
+  call->gpu = {call->of_gpu.data(), static_cast<int64_t>(call->of_gpu.size()),
+               static_cast<int64_t>(call->instances), attributes.dropout, nullptr};
   return Status::Ok();
 }
 
@@ -80,7 +103,7 @@ Status CheckMlp(const std::vector<Tensor>& inputs, const MlpAttributes& attribut
                  inputs.size(), count, biases);
   }
   const Tensor& x = inputs[0];
-  PBX_RETURN_IF_ERROR(Expect(x, "X", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectBeside(x, x, "X", DataType::FLOAT32));
   if (x.shape().size() < 2) {
     return Error(Code::kInvalidArgument, "X has shape %s, expected (..., N)",
                  Describe(x.shape()).c_str());
@@ -89,19 +112,21 @@ Status CheckMlp(const std::vector<Tensor>& inputs, const MlpAttributes& attribut
   call->x = x.data<float>();
   call->instances = static_cast<size_t>(x.numel()) / call->layers.front().inputs;
   call->type = attributes.bfloat16 ? GemmType::kBfloat16 : GemmType::kFloat32;
+  if (IsOnGpu(x)) return PlaceOnGpu(attributes, call);
   Result<ThreadPool*> pool = DensePool();
   if (!pool.ok()) return pool.status();
   call->pool = pool.value();
   return Status::Ok();
 }
 
-Status CheckSeed(const paddle::optional<Tensor>& seed, float dropout, MlpDropout* of_call) {
-  of_call->rate = dropout;
+// *found: null without dropout.
+Status FindSeed(const Tensor& x, const paddle::optional<Tensor>& seed, float dropout,
+                const int64_t** found) {
   if (dropout == 0.0f) return Status::Ok();
   if (!seed) return Error(Code::kInvalidArgument, "no Seed, expected one for dropout");
-  PBX_RETURN_IF_ERROR(Expect(*seed, "Seed", DataType::INT64));
+  PBX_RETURN_IF_ERROR(ExpectBeside(x, *seed, "Seed", DataType::INT64));
   PBX_RETURN_IF_ERROR(ExpectShape(*seed, "Seed", {1}));
-  of_call->seed = static_cast<uint64_t>(*seed->data<int64_t>());
+  *found = seed->data<int64_t>();
   return Status::Ok();
 }
 
@@ -112,15 +137,25 @@ std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
   Tensor out, saved;
   Guard("mlp", [&]() -> Status {
     MlpCall call;
-    MlpDropout drops;
+    const int64_t* drawn = nullptr;
     PBX_RETURN_IF_ERROR(CheckMlp(inputs, {relu, biased, bfloat16, dropout}, &call));
-    PBX_RETURN_IF_ERROR(CheckSeed(seed, dropout, &drops));
-    const size_t bytes = MlpSavedBytes(call.layers, call.type, call.instances);
     const Tensor& x = inputs[0];
+    PBX_RETURN_IF_ERROR(FindSeed(x, seed, dropout, &drawn));
+    const bool on_gpu = IsOnGpu(x);
+    const size_t bytes = on_gpu ? Hbm().mlp_saved(&call.gpu) * sizeof(float)
+                                : MlpSavedBytes(call.layers, call.type, call.instances);
     Shape shape = x.shape();
     shape.back() = static_cast<int64_t>(call.layers.back().outputs);
     out = NewOutput(shape, x.place());
     saved = NewOutput({static_cast<int64_t>(bytes)}, x.place(), DataType::UINT8);
+    if (on_gpu) {
+      call.gpu.seed = drawn;
+      return StatusOf(
+          Hbm().mlp_forward(&call.gpu, call.x, reinterpret_cast<float*>(saved.data<uint8_t>()),
+                            out.data<float>(), StreamOf(x)),
+          "mlp");
+    }
+    const MlpDropout drops{dropout, drawn == nullptr ? 0 : static_cast<uint64_t>(*drawn)};
     return MlpForward(call.layers, call.type, call.instances, drops, call.x, out.data<float>(),
                       reinterpret_cast<char*>(saved.data<uint8_t>()), call.pool);
   });
@@ -135,7 +170,7 @@ std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const T
   Guard("mlp_grad", [&]() -> Status {
     MlpCall call;
     PBX_RETURN_IF_ERROR(CheckMlp(inputs, {relu, biased, bfloat16, dropout}, &call));
-    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(ExpectBeside(inputs[0], grad, "Out@GRAD", DataType::FLOAT32));
     PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", out.shape()));
     for (const Tensor& input : inputs) { made.push_back(NewOutput(input.shape(), input.place())); }
     const size_t count = call.layers.size();
@@ -143,6 +178,20 @@ std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const T
     for (size_t l = 0; l < count; ++l) {
       gradients[l] = {made[1 + l].data<float>(),
                       call.bias[l] == 0 ? nullptr : made[call.bias[l]].data<float>()};
+    }
+    if (IsOnGpu(grad)) {
+      const auto floats = static_cast<int64_t>(Hbm().mlp_room(&call.gpu));
+      Tensor room = NewOutput({floats}, grad.place());
+      std::vector<float*> weights, biases;
+      for (const MlpGradient& gradient : gradients) {
+        weights.push_back(gradient.weight);
+        biases.push_back(gradient.bias);
+      }
+      return StatusOf(Hbm().mlp_backward(
+                          &call.gpu, call.x, reinterpret_cast<const float*>(saved.data<uint8_t>()),
+                          out.data<float>(), grad.data<float>(), room.data<float>(),
+                          made[0].data<float>(), weights.data(), biases.data(), StreamOf(grad)),
+                      "mlp_grad");
     }
     return MlpBackward(call.layers, call.type, call.instances, dropout, call.x, out.data<float>(),
                        reinterpret_cast<const char*>(saved.data<uint8_t>()), grad.data<float>(),
