@@ -77,7 +77,7 @@ enum class GemmSupport {
 };
 GemmSupport SupportOf(GemmType type);
 
-// What the depth K of products of bfloat16 should be a multiple of. Otherwise oneDNN copies operands.
+// What the depth K of products of bfloat16 should be a multiple of; oneDNN copies other operands.
 size_t DepthOfBfloat16();
 
 // Version and instruction set, "oneDNN 3.6.2, instruction set 0xe7"; or the error of FindOneDnn.

@@ -13,8 +13,8 @@ namespace {
 
 // Rows of a tile of instances.
 constexpr size_t kMostRows = 8192, kLeastRows = 32;
-// Most rows of a tile of a weight's gradient. A product first rearranges its operands, the gradients
-// of H once for each of these tiles. 128 takes 1.05 times as long.
+// Most rows of a tile of a weight's gradient. A product first rearranges its operands, the
+// gradients of H once for each of these tiles. 128 takes 1.05 times as long.
 constexpr size_t kWeightRows = 256;
 // Fewest instances for which weights are packed. Packing takes as long as the product of about a
 // hundred instances, so this costs at most a tenth.
@@ -195,12 +195,12 @@ PBX_INLINE void Put(float value, uint16_t* to) { *to = ToBfloat16(value); }
 
 // The backward pass of a layer with one output, for some instances. `inputs` has `columns` elements
 // a row, `by` every stride-th: the gradients of the outputs. `gradients` = those of the inputs,
-// sums (columns) = the gradient of W, added row by row. With `relu`, the inputs are outputs of ReLU,
-// after dropout.
+// sums (columns) = the gradient of W, added row by row. With `relu`, the inputs are outputs of
+// ReLU, after dropout.
 template <typename T>
 PBX_INLINE void ColumnOf(size_t rows, size_t columns, size_t stride, const T* by,
-                         const float* weight, bool relu, float scale, const T* inputs,
-                         T* gradients, float* sums) {
+                         const float* weight, bool relu, float scale, const T* inputs, T* gradients,
+                         float* sums) {
   for (size_t c = 0; c < columns; ++c) sums[c] = 0.0f;
   for (size_t r = 0; r < rows; ++r, inputs += columns, gradients += columns) {
     const float of = ToFloat(by[r * stride]);
@@ -241,15 +241,15 @@ struct Stack {
   size_t size() const { return layers.size(); }
   size_t width(size_t l) const { return l == 0 ? layers[0].inputs : layers[l - 1].outputs; }
   // Elements from one row of H_l to the next. Those after width(l) are 0: with bfloat16, up to the
-  // depth of its products. On a Xeon with AMX, 256 x 400 with 400 x 400 takes 0.10 ms, and 256 x 416
-  // with 416 x 416 takes 0.06 ms. A single column that a layer reads has none: gemm.h refuses its
-  // transposed, for the gradient of W, with zeros between.
+  // depth of its products. On a Xeon with AMX, 256 x 400 with 400 x 400 takes 0.10 ms, and with
+  // 416 instead of 400 it takes 0.06 ms. A single column that a layer reads has none: gemm.h
+  // refuses its transposed, for the gradient of W, with zeros between.
   size_t stride(size_t l) const {
     if (type == GemmType::kFloat32 || (width(l) == 1 && l < size())) return width(l);
     return (width(l) + depth - 1) / depth * depth;
   }
-  // Whether the last layer has one output, as that of a logit. Its products in the backward pass are
-  // those of a column (Column), unless it is the only layer.
+  // Whether the last layer has one output, as that of a logit, and is not the only one. Then Column
+  // is its backward pass.
   bool ends_in_column() const { return size() > 1 && layers.back().outputs == 1; }
   size_t tile_bytes(size_t l) const { return tiles.rows * stride(l) * SizeOf(type); }
 
@@ -488,7 +488,9 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
       }
     });
   }
-  const auto is_relu = [&](size_t l) { return stack.layers[l - 1].activation == Activation::kRelu; };
+  const auto is_relu = [&](size_t l) {  // of H_l
+    return stack.layers[l - 1].activation == Activation::kRelu;
+  };
   size_t above = count;  // the layer whose gradients are there
   if (stack.ends_in_column()) {
     above = count - 1;

@@ -3,8 +3,9 @@
 // the pragma, so that no shared inline function is compiled with instructions that the processor
 // may not have.
 //
-// Each kernel is a template over the width of embedx, so that the compiler keeps a row in registers.
-// For some widths, kDim is the width. Other widths have a kDim below 0, and at most -kDim floats.
+// Each kernel is a template over the width of embedx, so that the compiler keeps a row in
+// registers. For some widths, kDim is the width. Others have a kDim below 0 and at most -kDim
+// floats.
 
 constexpr int kMaxDim = 253;
 constexpr size_t kTile = 16;           // rows whose scalars a push computes together
@@ -390,8 +391,8 @@ PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t w
 // Goes segment by segment, although the processor mispredicts where some of them end. The
 // alternative is to go id by id and store the sums of the segment so far at each id. It takes 0.7
 // of the time if everything is in the cache, but 1.16 of the time if rows and output are not,
-// because three times as many stores wait for cache lines. With the sums in a buffer, which is copied
-// to the output after the tile, it takes 1.2 of the time.
+// because three times as many stores wait for cache lines. With the sums in a buffer, which is
+// copied to the output after the tile, it takes 1.2 of the time.
 template <int kDim, bool kCvm, bool kAnywhere, int kBy>
 PBX_INLINE void SumTile(const Pooled& pooling, size_t tile, size_t count, const float* factors,
                         const Places<kAnywhere>& places) {
@@ -547,16 +548,16 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
   pull(block, ids, offsets, begin, end, output);
 }
 
-#define PBX_FOR_DIM(function, ...)             \
-  switch (block.config->layout.embedx_dim) {   \
-    case 8: return function<8>(__VA_ARGS__);   \
-    case 16: return function<16>(__VA_ARGS__); \
-    case 32: return function<32>(__VA_ARGS__); \
-    case 64: return function<64>(__VA_ARGS__); \
-    default: break;                            \
-  }                                            \
-  if (block.config->layout.embedx_dim < 16) return function<-16>(__VA_ARGS__);   \
-  if (block.config->layout.embedx_dim < 64) return function<-64>(__VA_ARGS__);   \
+#define PBX_FOR_DIM(function, ...)                                             \
+  switch (block.config->layout.embedx_dim) {                                   \
+    case 8: return function<8>(__VA_ARGS__);                                   \
+    case 16: return function<16>(__VA_ARGS__);                                 \
+    case 32: return function<32>(__VA_ARGS__);                                 \
+    case 64: return function<64>(__VA_ARGS__);                                 \
+    default: break;                                                            \
+  }                                                                            \
+  if (block.config->layout.embedx_dim < 16) return function<-16>(__VA_ARGS__); \
+  if (block.config->layout.embedx_dim < 64) return function<-64>(__VA_ARGS__); \
   return function<-256>(__VA_ARGS__);
 
 void Pull(const RowBlock& block, const int32_t* ids, size_t n, float* out) {

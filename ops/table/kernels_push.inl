@@ -9,10 +9,10 @@
 // The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
 template <int kDim>
 struct Merged {
-  size_t tile = 0, count = 0;  // rows [tile, tile + count) of the plan
+  size_t tile = 0, count = 0;                           // rows [tile, tile + count) of the plan
   alignas(64) float embedx[kTile][kRoomOf<kDim>] = {};  // zeros after the width
-  alignas(64) float weight[kTile] = {};   // embed_w
-  alignas(64) float squares[kTile] = {};  // of embedx
+  alignas(64) float weight[kTile] = {};                 // embed_w
+  alignas(64) float squares[kTile] = {};                // of embedx
   alignas(64) float show[kTile] = {}, click[kTile] = {};
   alignas(64) float late[kTile] = {};  // GradientView::late
   alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
