@@ -81,9 +81,9 @@ Status LaunchFill(const TableView& table, const int32_t* at, uint64_t first, con
   return Launch("fill", body, TilesOf(m, kFillTile), 0, stream);
 }
 
-Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t plan_size,
+Status LaunchMerge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
                    const pbx_hbm_gradient& gradient, Stream stream) {
-  const TableView& table = batch.view;
+  const TableView& table = batch->view;
   if (plan_size < 4 || gradient.slots < 1 || gradient.instances < 0) {
     return Error(Code::kInvalidArgument,
                  "merge: a plan of %llu values, %lld slots, %lld instances: expected at least 4, 1 "
@@ -94,8 +94,12 @@ Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t pla
   if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read-only"); }
   const int columns = 3 + table.config.layout.embedx_dim, room = columns | 1;
   const int tile = RowsOfBlock(kMostMergeTile, static_cast<size_t>(room) * 4);
-  const Merge body{{table, plan, plan_size, gradient, tile, room, std::max(kStageFloats, columns)},
-                   batch.sums.as<float>()};
+  const Result<float*> chunk_sums =
+      LaunchSumChunks(table, plan, plan_size, gradient, columns, &batch->chunk_sums, stream);
+  if (!chunk_sums.ok()) return chunk_sums.status();
+  const Merge body{{table, plan, plan_size, gradient, tile, room, std::max(kStageFloats, columns),
+                    chunk_sums.value()},
+                   batch->sums.as<float>()};
   return Launch("merge", body, TilesOf(MostRowsOf(plan_size), static_cast<uint64_t>(tile)),
                 body.SharedBytes(), stream);
 }
@@ -189,7 +193,7 @@ int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t
 int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
                   const pbx_hbm_gradient* gradient, void* stream) {
   return Call(batch->hbm, [&] {
-    return LaunchMerge(*batch, plan, plan_size, *gradient, static_cast<Stream>(stream));
+    return LaunchMerge(batch, plan, plan_size, *gradient, static_cast<Stream>(stream));
   });
 }
 

@@ -195,8 +195,9 @@ PBX_HBM_API uint64_t pbx_hbm_plan_room(uint64_t nnz);
 PBX_HBM_API int pbx_hbm_plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets,
                              uint64_t segments, uint64_t nnz, int32_t stamp, int32_t* plan,
                              void* stream);
-/* Merges the gradients of each row of the plan over its segments, in order, and applies the rules.
- * plan: device, plan_size int32. */
+/* Merges the gradients of each row of the plan over its segments, in the order of
+ * ops/row/sum_order.h, and applies the rules. plan: device, plan_size int32. In a plan whose starts
+ * do not ascend, the sums of rows with 256 occurrences or more are undefined; it is counted. */
 PBX_HBM_API int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                              const pbx_hbm_gradient* gradient, void* stream);
 
@@ -217,9 +218,9 @@ PBX_HBM_API int pbx_hbm_gather(const pbx_hbm_table* table, int32_t wire, const i
 /* records: device (m records). rows: device (m, P). */
 PBX_HBM_API int pbx_hbm_unpack(const pbx_hbm* hbm, int32_t wire, const void* records, uint64_t m,
                                float* rows, void* stream);
-/* As push, with each record as an instance of one slot. The records of a row are added up in their
- * order, the order of the ranks that sent them. Of gradient only clip, bound, day and with_expand
- * are read; with_expand: records are (m, P + E) float32.
+/* As push, with each record as an instance of one slot. The records are in the order of the ranks
+ * that sent them. Of gradient only clip, bound, day and with_expand are read; with_expand: records
+ * are (m, P + E) float32.
  * room: device (m, P), for unpacked records; not used for float32, which needs no unpacking. */
 PBX_HBM_API int pbx_hbm_push_records(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                                      int32_t wire, const void* records, uint64_t m, float* room,

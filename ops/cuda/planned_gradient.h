@@ -1,51 +1,38 @@
 // The part that the push of a pass and the merge of a batch share: how a block reads its part of a
-// dedup plan and adds up the gradients of a row's occurrences. Only this file decides the order of
-// each sum.
+// dedup plan and adds up the gradients of a row's occurrences, in the order of row/sum_order.h.
 //
-// Rows with many occurrences are slow, because one block adds all of them. With 1 M ids of Zipf
-// 1.05 and D 64, one row has 49,000 occurrences, and the push takes 4.6 ms instead of 0.6. Two ways
-// to make it faster, of which none is built or measured:
-//
-// 1. Keep the order, and with it the bits. Most of the 4 us for each stage of 48 occurrences is
-//    waiting for memory. With two or more stages that are filled by asynchronous copies while
-//    another one is added, what remains is the chain of 49,000 additions in each column, about
-//    0.2 ms. It needs more shared memory, so fewer blocks share a multiprocessor: it should be a
-//    kernel of its own for long rows, which the other blocks leave out.
-// 2. Sum chunks of K occurrences (K 256, counted from the row's first one) in order, by blocks of
-//    their own, and add the sums of a row's n whole chunks by a tree that depends on n alone: sum i
-//    takes in sum i + s, for s = 1, 2, 4, ... and i a multiple of 2 s. Then the push block adds the
-//    rest of the row, fewer than K occurrences, in order. Rows with less than K occurrences keep
-//    their bits.
-//      No list of chunks is needed: a whole chunk has exactly one place in the plan that is a
-//    multiple of K. Block p finds the row that holds place p K by a search in `starts`, sums the
-//    chunk around that place, and writes sum p. The grid has M / K blocks, and the sums take 4
-//    bytes for each column of each block: 1 MB here. The push block of a row computes p of each of
-//    its chunks in the same way.
-//      The host must add in the same order (table/kernels_push.inl: keep one sum for each bit of n,
-//    and carry as in a binary counter), because both must train the same rows. So this changes the
-//    digests of all runs that have such rows, and no store can be continued to the same bits.
-//
-// The first one should be measured first: it changes no results.
+// Blocks of their own (SumChunks) sum the whole chunks of frequent rows before. They need no list
+// of chunks, because a whole chunk has exactly one place in the plan that is a multiple of kChunk:
+// block p searches the row that has place p * kChunk, and if the place is in a whole chunk, sums
+// this chunk as sum p. The block that has the row in its tile adds up these sums by the tree, and
+// then the rest of the row. Not taken: one block that copies the next occurrences of a row while it
+// adds others, which would keep all sums in the order of occurrences, but is a chain of additions
+// as long as the row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "cuda/call.h"
+#include "row/sum_order.h"
 
 namespace pbx::hbm {
 
 constexpr int kMostFound = kThreads;  // occurrences whose segments are found at once
 constexpr int kStageFloats = 3072;    // at least; with 64 columns, 48 occurrences
+static_assert(kChunk <= kMostFound);
 
 // The part of a block's shared memory in which the sums of its rows are made. Afterwards,
 // gradient_at, instance and the stage may be used for something else.
 struct SumMemory {
-  int64_t* gradient_at;                   // (kMostFound) where column 0 would be in grad
-  int32_t* instance;                      // (kMostFound) -1: the batch has no such instance
-  int32_t *places, *begins, *ends, *bad;  // (rows of the tile)
-  float* sums;                            // (rows of the tile, room)
-  float* stage;                           // (stage floats)
+  int64_t* gradient_at;    // (kMostFound) where column 0 would be in grad
+  int32_t* instance;       // (kMostFound) -1: the batch has no such instance
+  int32_t *places, *bad;   // (rows of the tile)
+  int32_t *begins, *ends;  // (rows of the tile) of their occurrences; see SumRows
+  int32_t* shifts;         // (rows of the tile) see LeaveOutChunks
+  float* sums;             // (rows of the tile, room)
+  float* stage;            // (stage floats)
 };
 
 // kDim: see DimOf.
@@ -60,10 +47,11 @@ struct PlannedGradient {
   int rows_of_tile;
   int room;          // floats of a row's sums; odd, so that threads with a row each use other banks
   int stage_floats;  // at least kStageFloats and the columns of a row
+  float* chunk_sums;  // (chunks, columns), of SumChunks
 
   size_t SharedBytes() const {
     return 12 * size_t{kMostFound} +
-           4 * (static_cast<size_t>(rows_of_tile) * (4 + static_cast<size_t>(room)) +
+           4 * (static_cast<size_t>(rows_of_tile) * (5 + static_cast<size_t>(room)) +
                 static_cast<size_t>(stage_floats));
   }
 
@@ -72,18 +60,19 @@ struct PlannedGradient {
     m.gradient_at = block.shared<int64_t>();
     m.instance = reinterpret_cast<int32_t*>(m.gradient_at + kMostFound);
     m.places = m.instance + kMostFound;
-    m.begins = m.places + rows_of_tile;
+    m.bad = m.places + rows_of_tile;
+    m.begins = m.bad + rows_of_tile;
     m.ends = m.begins + rows_of_tile;
-    m.bad = m.ends + rows_of_tile;
-    m.sums = reinterpret_cast<float*>(m.bad + rows_of_tile);
+    m.shifts = m.ends + rows_of_tile;
+    m.sums = reinterpret_cast<float*>(m.shifts + rows_of_tile);
     m.stage = m.sums + rows_of_tile * room;
     return m;
   }
 
-  // Finds the segment of occurrence at + o of the plan.
+  // Finds the segment of occurrence `at` of the plan.
   PBX_HOST_DEVICE void FindSegment(int64_t first, int count, int32_t at, int o,
                                    const SumMemory& m) const {
-    const int64_t segment = plan[3 + 2 * int64_t{plan[1]} + 1 + at + o] & INT32_MAX;
+    const int64_t segment = plan[3 + 2 * int64_t{plan[1]} + 1 + at] & INT32_MAX;
     const int64_t instance = segment / gradient.slots;
     m.gradient_at[o] =
         segment * gradient.stride + instance * gradient.extra + gradient.weights_at - 2;
@@ -91,7 +80,7 @@ struct PlannedGradient {
     if (m.instance[o] >= 0) return;
     const int32_t* const starts = plan + 3 + plan[1] + first;
     for (int r = 0; r < count; ++r) {
-      if (starts[r] > at + o || at + o >= starts[r + 1] || !IsSound(first, count, r)) continue;
+      if (starts[r] > at || at >= starts[r + 1] || !IsSound(first, count, r)) continue;
       AddTo(&table.report->out_of_range, 1);
     }
   }
@@ -130,54 +119,107 @@ struct PlannedGradient {
     });
   }
 
-  // The occurrences of a chunk, and whether it is the first or the last one of its tile.
-  struct Chunk {
+  // The occurrences in the stage, whether their sums begin with 0, and whether they are the last
+  // ones of their tile.
+  struct Staged {
     int32_t at;
     int n;
-    bool is_first, is_last;
+    bool begins, is_last;
   };
 
   // Adds the occurrences of each row that are in the stage, in their order.
-  PBX_HOST_DEVICE void AddStaged(const Block& block, const Chunk& chunk, int count, int columns,
+  PBX_HOST_DEVICE void AddStaged(const Block& block, const Staged& staged, int count, int columns,
                                  int checked, const SumMemory& m) const {
     block.template ForEachRow<kLanes, 1>(count, [&](int r, int, int lane) {
-      const int begin = m.begins[r] > chunk.at ? m.begins[r] - chunk.at : 0;
-      const int end = m.ends[r] - chunk.at < chunk.n ? m.ends[r] - chunk.at : chunk.n;
+      const int begin = m.begins[r] > staged.at ? m.begins[r] - staged.at : 0;
+      const int end = m.ends[r] - staged.at < staged.n ? m.ends[r] - staged.at : staged.n;
       for (int c = lane; c < columns; c += kLanes) {
-        float sum = chunk.is_first ? 0.0f : m.sums[r * room + c];
+        float sum = staged.begins ? 0.0f : m.sums[r * room + c];
 #ifdef __CUDA_ARCH__
 #pragma unroll 4
 #endif
         for (int o = begin; o < end; ++o) sum += m.stage[o * columns + c];
-        if (chunk.is_last && c >= 2) sum *= gradient.scale;
-        if (chunk.is_last && c < checked && !rule::Finite(sum)) m.bad[r] = 1;
+        if (staged.is_last && c >= 2) sum *= gradient.scale;
+        if (staged.is_last && c < checked && !rule::Finite(sum)) m.bad[r] = 1;
         m.sums[r * room + c] = sum;
       }
     });
   }
 
+  // Of a row whose occurrences are at [begin, end) of the plan: sum 0 of its whole chunks.
+  PBX_HOST_DEVICE float* ChunkSums(int32_t begin, int columns) const {
+    return chunk_sums + (int64_t{begin} + kChunk - 1) / kChunk * columns;
+  }
+
+  // For a tile of kChunk occurrences or more: finds the places of its rows, sets the sums of each
+  // row to those of its whole chunks, and makes begins and ends count only the other occurrences,
+  // of which it returns the number. Occurrence o of row r is then at o + shifts[r] of the plan.
+  PBX_HOST_DEVICE int32_t LeaveOutChunks(const Block& block, int64_t first, int count, int columns,
+                                         const SumMemory& m) const {
+    block.ForEach(count, [&](int r) { FindPlace(first, count, r, m); });
+    for (int r = 0; r < count; ++r) {
+      const int64_t chunks = (m.ends[r] - m.begins[r]) / kChunk;
+      float* const sums = ChunkSums(m.begins[r], columns);
+      for (int64_t s = 1; s < chunks; s *= 2) {
+        block.ForEach(static_cast<int>((chunks + s - 1) / (2 * s)) * columns, [&](int i) {
+          float* const sum = sums + i / columns * 2 * s * columns + i % columns;
+          *sum += sum[s * columns];
+        });
+      }
+    }
+    block.ForEach(count * columns, [&](int i) {
+      const int r = i / columns, c = i % columns;
+      const bool has = m.ends[r] - m.begins[r] >= kChunk;
+      m.sums[r * room + c] = has ? ChunkSums(m.begins[r], columns)[c] : 0.0f;
+    });
+    block.ForEach(1, [&](int) {
+      int32_t rest = 0;
+      for (int r = 0; r < count; ++r) {
+        const int32_t more = (m.ends[r] - m.begins[r]) % kChunk;
+        m.shifts[r] = m.ends[r] - more - rest;
+        m.begins[r] = rest;
+        m.ends[r] = rest += more;
+      }
+    });
+    return m.ends[count - 1];
+  }
+
+  // The place in the plan of occurrence o, after LeaveOutChunks.
+  PBX_HOST_DEVICE int32_t PlaceOf(int32_t o, const SumMemory& m) const {
+    int r = 0;
+    while (m.ends[r] <= o) ++r;
+    return o + m.shifts[r];
+  }
+
   // Finds the places of the rows of the plan from `first` on, and sums their gradients over their
   // segments, in their order. The occurrences of a tile follow each other in the plan. The block
-  // copies them to shared memory, one chunk after the other, and adds them there, so that the sum
-  // of a row with thousands of occurrences does not wait for memory at each of them. bad: whether
-  // one of the first `checked` sums is not finite.
+  // copies them to shared memory, some at a time, and adds them there, so that the sum of a row
+  // with hundreds of occurrences does not wait for memory at each of them. bad: whether one of the
+  // first `checked` sums is not finite.
   PBX_HOST_DEVICE void SumRows(const Block& block, int64_t first, int count, int columns,
                                int checked, const SumMemory& m) const {
-    const int32_t begin = BeginOf(first), end = EndOf(first + count);
+    int32_t begin = BeginOf(first), end = EndOf(first + count);
+    const bool has_chunks = end - begin >= kChunk;  // or may have
+    if (has_chunks) {
+      end = LeaveOutChunks(block, first, count, columns, m);
+      begin = 0;
+    }
     const int most = stage_floats / columns;
     int32_t found = begin;
     do {
       const int left = end > found ? end - found : 0, n = left < kMostFound ? left : kMostFound;
       block.ForEach(n > count ? n : count, [&](int i) {
-        if (found == begin && i < count) FindPlace(first, count, i, m);
-        if (i < n) FindSegment(first, count, found, i, m);
+        if (found == begin && i < count && !has_chunks) FindPlace(first, count, i, m);
+        if (i >= n) return;
+        FindSegment(first, count, has_chunks ? PlaceOf(found + i, m) : found + i, i, m);
       });
       int from = 0;
       do {
         const int staged = n - from < most ? n - from : most;
         Stage(block, from, staged, columns, m);
         const int32_t at = found + from;
-        AddStaged(block, {at, staged, at == begin, at + staged >= end}, count, columns, checked, m);
+        const bool begins = at == begin && !has_chunks;
+        AddStaged(block, {at, staged, begins, at + staged >= end}, count, columns, checked, m);
         from += staged;
       } while (from < n);
       found += n;
@@ -240,8 +282,72 @@ struct PlannedGradient {
   }
 };
 
+// Block p sums the whole chunk that has place p * kChunk of the plan.
+struct SumChunks : PlannedGradient<0> {
+  int columns;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t p) const {
+    const int64_t place = p * kChunk;
+    if (!Fits() || place >= plan[2]) return;  // the push counts a plan that does not fit
+    const SumMemory m = MemoryOf(block);
+    const int64_t row = RowAt(block, place, m);
+    const int32_t* const starts = plan + 3 + plan[1] + row;
+    if (!IsSound(row, 1, 0) || place < starts[0]) return;
+    const int64_t at = place - (place - starts[0]) % kChunk;
+    if (at + kChunk > starts[1]) return;
+    block.ForEach(kChunk, [&](int o) { FindSegment(row, 1, static_cast<int32_t>(at) + o, o, m); });
+    const int most = stage_floats / columns;
+    for (int from = 0; from < kChunk; from += most) {
+      const int staged = kChunk - from < most ? kChunk - from : most;
+      Stage(block, from, staged, columns, m);
+      block.ForEach(columns, [&](int c) {
+        float sum = from == 0 ? 0.0f : m.sums[c];
+        for (int o = 0; o < staged; ++o) sum += m.stage[o * columns + c];
+        m.sums[c] = sum;
+        if (from + staged == kChunk) chunk_sums[p * columns + c] = sum;
+      });
+    }
+  }
+
+  // The last row that begins at or before a place, if starts ascend. Each turn divides the rows
+  // among all threads. It leaves the result of the turn before alone: a thread may still read it.
+  PBX_HOST_DEVICE int64_t RowAt(const Block& block, int64_t place, const SumMemory& m) const {
+    const int32_t* const starts = plan + 3 + plan[1];
+    int64_t first = 0, rows = plan[1];
+    for (int turn = 0; rows > 1; ++turn) {
+      int32_t* const found = turn % 2 == 0 ? m.begins : m.ends;
+      const int64_t step = (rows + kThreads - 1) / kThreads;
+      block.ForEach(kThreads, [&](int i) {
+        const int64_t begin = i * step, end = begin + step;
+        if (begin >= rows || (i != 0 && starts[first + begin] > place)) return;
+        if (end < rows && starts[first + end] <= place) return;
+        *found = i;
+      });
+      first += *found * step;
+      rows = rows - *found * step < step ? rows - *found * step : step;
+    }
+    return first;
+  }
+};
+
 // The most rows that a plan of plan_size values can have. A plan has 3 + U + (U + 1) + M values,
 // and M >= U.
 inline uint64_t MostRowsOf(uint64_t plan_size) { return (plan_size - 4) / 3; }
+
+// Sums the whole chunks of a plan, which has plan_size - 4 occurrences at most, into `sums`, of
+// which it returns the beginning. columns: of the gradient.
+inline Result<float*> LaunchSumChunks(const TableView& table, const int32_t* plan,
+                                      uint64_t plan_size, const pbx_hbm_gradient& gradient,
+                                      int columns, Memory* sums, Stream stream) {
+  if (plan_size < 4 + kChunk) return Result<float*>(nullptr);
+  const uint64_t chunks = TilesOf(plan_size - 4, kChunk);
+  PBX_RETURN_IF_ERROR(
+      sums->Grow("sums of frequent rows", chunks * static_cast<uint64_t>(columns) * 4));
+  const SumChunks body{{table, plan, plan_size, gradient, 1, columns,
+                        std::max(kStageFloats, columns), sums->as<float>()},
+                       columns};
+  PBX_RETURN_IF_ERROR(Launch("sums of frequent rows", body, chunks, body.SharedBytes(), stream));
+  return Result<float*>(sums->as<float>());
+}
 
 }  // namespace pbx::hbm

@@ -154,16 +154,20 @@ struct Push : PlannedGradient<kDim> {
 };
 
 template <int kKind, int kDim = 0, bool kExpand = false>
-Status LaunchPush(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
+Status LaunchPush(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                   const pbx_hbm_gradient& gradient, Stream stream) {
-  const RowLayout& layout = table.view.config.layout;
+  const RowLayout& layout = table->view.config.layout;
   const int columns = 3 + layout.embedx_dim + (kExpand ? layout.expand_dim : 0);
   const int row_room = layout.words() | 1, room = columns | 1;
   const size_t of_row = static_cast<size_t>(row_room + room) * 4;
   const int tile = RowsOfBlock(kMostTile, of_row);
-  const Push<kKind, kDim, kExpand> body{{table.view, plan, plan_size, gradient, tile, room,
-                                         std::max({kStageFloats, tile * row_room, columns})},
-                                        row_room};
+  const Result<float*> chunk_sums =
+      LaunchSumChunks(table->view, plan, plan_size, gradient, columns, &table->chunk_sums, stream);
+  if (!chunk_sums.ok()) return chunk_sums.status();
+  const Push<kKind, kDim, kExpand> body{
+      {table->view, plan, plan_size, gradient, tile, room,
+       std::max({kStageFloats, tile * row_room, columns}), chunk_sums.value()},
+      row_room};
   return Launch("push", body, TilesOf(MostRowsOf(plan_size), static_cast<uint64_t>(tile)),
                 body.SharedBytes(), stream);
 }
@@ -180,7 +184,7 @@ auto LaunchAdaGrad(int dim) {
   }
 }
 
-Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
+Status CheckAndLaunch(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                       const pbx_hbm_gradient& gradient, Stream stream) {
   if (plan_size < 4) {
     return Error(Code::kInvalidArgument, "push: a plan of %llu values, expected at least 4",
@@ -191,7 +195,7 @@ Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t 
         Code::kInvalidArgument, "push: slots is %lld and instances %lld, expected at least 1 and 0",
         static_cast<long long>(gradient.slots), static_cast<long long>(gradient.instances));
   }
-  const AccessorConfig& config = table.view.config;
+  const AccessorConfig& config = table->view.config;
   if (gradient.with_expand != 0) {
     if (config.layout.expand_dim == 0) {
       return Error(Code::kInvalidArgument,
@@ -220,6 +224,6 @@ using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                  const pbx_hbm_gradient* gradient, void* stream) {
   return TimedCall(table->hbm, &table->hbm->pushes, stream, [&] {
-    return CheckAndLaunch(*table, plan, plan_size, *gradient, static_cast<Stream>(stream));
+    return CheckAndLaunch(table, plan, plan_size, *gradient, static_cast<Stream>(stream));
   });
 }

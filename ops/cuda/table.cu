@@ -385,7 +385,8 @@ int pbx_hbm_report_of(const pbx_hbm_table* table, pbx_hbm_report* out, uint64_t*
 int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out) {
   out->rows = table->view.n;
   out->row_bytes = uint64_t{table->view.stride} * 4;
-  out->table_bytes = table->keys.bytes() + table->rows.bytes() + table->fences.bytes();
+  out->table_bytes =
+      table->keys.bytes() + table->rows.bytes() + table->fences.bytes() + table->chunk_sums.bytes();
   return PBX_HBM_OK;
 }
 

@@ -112,6 +112,7 @@ struct pbx_hbm_table {
   pbx::hbm::Memory keys, rows, fences;
   pbx::hbm::Memory report;  // the report, followed by the counters of slots
   pbx::hbm::Memory refused, counted;
-  pbx::hbm::Memory sums;  // (n, P) the gradients that the pushes of a batch have merged
+  pbx::hbm::Memory sums;        // (n, P) the gradients that the pushes of a batch have merged
+  pbx::hbm::Memory chunk_sums;  // of the whole chunks of a plan (planned_gradient.h)
   pbx::hbm::TableView view;
 };

@@ -8,6 +8,8 @@
 
 #include "cuda/hbm.h"
 #include "device/hbm_rows.h"
+#include "row/plan.h"
+#include "table/count_columns.h"
 
 namespace pbx {
 namespace {
@@ -266,10 +268,21 @@ Status DeviceBatchTable::PushStep(const OpenRows& open, const std::vector<int32_
   if (late) {
     return Error(Code::kFailedPrecondition, "push: late lines are not supported on a device");
   }
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(open, rows.data(), rows.size(), &plan));
+  const Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), open.rows, rows.size());
+  if (!viewed.ok()) return viewed.status();
+  const PlanView& view = viewed.value();
+  const auto add = [&](int64_t i, ColumnSums* to) {
+    const auto at = static_cast<size_t>(view.segments[i] & INT32_MAX) * columns();
+    for (size_t c = 0; c < columns(); ++c) to->of[c] += values[at + c];
+  };
   sums_.resize(open.rows * columns());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    float* const to = sums_.data() + static_cast<size_t>(rows[i]) * columns();
-    for (size_t c = 0; c < columns(); ++c) to[c] += values[i * columns() + c];
+  ColumnSums merged{std::vector<float>(columns())};
+  for (size_t u = 0; u < view.unique; ++u) {
+    SumInOrder(view.starts[u], view.starts[u + 1], add, &merged);
+    float* const to = sums_.data() + static_cast<size_t>(view.rows[u]) * columns();
+    for (size_t c = 0; c < columns(); ++c) to[c] += merged.of[c];
   }
   return Status::Ok();
 }

@@ -120,22 +120,21 @@ void PushCounts(const RowBlock& block, const int32_t* rows, const int32_t* start
                 const std::vector<size_t>& left_out, float* sums) {
   const AccessorConfig& config = *block.config;
   const auto n = static_cast<size_t>(config.layout.counts);
-  std::vector<float> merged(n);
+  ColumnSums merged{std::vector<float>(n)};
+  const auto add = [&](int64_t i, ColumnSums* to_sums) {
+    const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
+    const float* const from = gradient.show_click + 2 +
+                              segment / gradient.segments_per_instance * gradient.show_click_stride;
+    for (size_t c = 0; c < n; ++c) to_sums->of[c] += from[c];
+  };
   for (size_t u = begin; u < end; ++u) {
     const auto id = static_cast<size_t>(rows[u]);
     if (std::binary_search(left_out.begin(), left_out.end(), id)) continue;
-    std::fill(merged.begin(), merged.end(), 0.0f);
-    for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
-      const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
-      const float* const from =
-          gradient.show_click + 2 +
-          segment / gradient.segments_per_instance * gradient.show_click_stride;
-      for (size_t c = 0; c < n; ++c) merged[c] += from[c];
-    }
+    SumInOrder(starts[u], starts[u + 1], add, &merged);
     auto* const row = reinterpret_cast<float*>(block.rows + id * block.row_bytes);
     float* const to = sums != nullptr ? sums + id * n : row + config.layout.counts_at();
     const float counted = sums != nullptr ? 1.0f : accessor::CountedOf(config, row);
-    for (size_t c = 0; c < n; ++c) to[c] += counted * merged[c];
+    for (size_t c = 0; c < n; ++c) to[c] += counted * merged.of[c];
   }
 }
 
@@ -161,13 +160,14 @@ std::vector<float> WithLate(const float* show_click, size_t instances, size_t he
 void SumLate(const int32_t* starts, const int32_t* segments, size_t begin, size_t end,
              const GradientView& gradient, float* sums) {
   const float* const column = gradient.show_click + gradient.late_at;
+  const auto add = [&](int64_t i, ColumnSums* to) {
+    const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
+    to->of[0] += column[segment / gradient.segments_per_instance * gradient.show_click_stride];
+  };
+  ColumnSums sum{std::vector<float>(1)};
   for (size_t u = begin; u < end; ++u) {
-    float sum = 0.0f;
-    for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
-      const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
-      sum += column[segment / gradient.segments_per_instance * gradient.show_click_stride];
-    }
-    sums[u] = sum;
+    SumInOrder(starts[u], starts[u + 1], add, &sum);
+    sums[u] = sum.of[0];
   }
 }
 

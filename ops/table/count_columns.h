@@ -5,13 +5,25 @@
 // counts..., embed_w, embedx...], E = expand_dim.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "row/sum_order.h"
 #include "table/kernels.h"
 
 namespace pbx {
+
+// Sums of any number of columns, for SumInOrder.
+struct ColumnSums {
+  std::vector<float> of;
+
+  void Zero() { std::fill(of.begin(), of.end(), 0.0f); }
+  void Add(const ColumnSums& more) {
+    for (size_t c = 0; c < of.size(); ++c) of[c] += more.of[c];
+  }
+};
 
 // out: (P), and the E columns of expand if `extended`. id: -1: zeros.
 void CopyColumns(const RowBlock& block, int32_t id, bool extended, float* out);

@@ -18,24 +18,27 @@ constexpr size_t kRowsPerTask = 512;
 // owner of the row. False if the merged gradient is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
                 const GradientView& gradient, float* row, float* sums) {
-  std::vector<float> merged(static_cast<size_t>(config.layout.expand_dim), 0.0f);
-  const size_t expand_column = gradient.stride - merged.size();
-  float show = 0.0f, late = 0.0f;
-  for (int32_t i = begin; i < end; ++i) {
+  const auto dim = static_cast<size_t>(config.layout.expand_dim);
+  const size_t expand_column = gradient.stride - dim;
+  ColumnSums merged{std::vector<float>(dim + 2)};  // expand, show, late
+  const auto add = [&](int64_t i, ColumnSums* to) {
     const float* from =
         gradient.grad + static_cast<size_t>(segments[i] & INT32_MAX) * gradient.stride;
-    show += from[0];
-    if (gradient.late_at != 0) late += from[gradient.late_at];
-    for (size_t c = 0; c < merged.size(); ++c) merged[c] += from[expand_column + c];
-  }
+    for (size_t c = 0; c < dim; ++c) to->of[c] += from[expand_column + c];
+    to->of[dim] += from[0];
+    if (gradient.late_at != 0) to->of[dim + 1] += from[gradient.late_at];
+  };
+  SumInOrder(begin, end, add, &merged);
+  float* const expand = merged.of.data();
   float size = 0.0f;
-  for (float& g : merged) {
-    g *= gradient.scale;
-    size += std::abs(g);
+  for (size_t c = 0; c < dim; ++c) {
+    expand[c] *= gradient.scale;
+    size += std::abs(expand[c]);
   }
-  if (sums == nullptr) return accessor::PushExpand(config, show, merged.data(), row, late);
+  if (sums == nullptr)
+    return accessor::PushExpand(config, expand[dim], expand, row, expand[dim + 1]);
   if (!(size < INFINITY)) return false;
-  for (size_t c = 0; c < merged.size(); ++c) sums[c] += merged[c];
+  for (size_t c = 0; c < dim; ++c) sums[c] += expand[c];
   return true;
 }
 

@@ -113,9 +113,9 @@ struct Kernels {
   void (*pull_pooled)(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
                       size_t begin, size_t end, bool use_cvm, const PooledOutput& output);
 
-  // For each unique row [begin, end) of the plan: adds up the gradients of its segments in order,
-  // applies the accessor's push and sets kTouched (but see GradientView::merged). rows, starts,
-  // segments: as in row/plan.h.
+  // For each unique row [begin, end) of the plan: adds up the gradients of its segments (see
+  // row/sum_order.h), applies the accessor's push and sets kTouched (but see GradientView::merged).
+  // rows, starts, segments: as in row/plan.h.
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);

@@ -1,7 +1,8 @@
 // Body of kernels_<path>.cc: included once per vector path, inside an anonymous namespace, after
 // the target pragma. PBX_LANES: floats of a register. The headers that it uses are included before
 // the pragma, so that no shared inline function is compiled with instructions that the processor
-// may not have.
+// may not have. row/sum_order.h is included after it, because its function, which is always
+// inlined, calls those of the kernels.
 //
 // Each kernel is a template over the width of embedx, so that the compiler keeps a row in
 // registers. For some widths, kDim is the width. Others have a kDim below 0 and at most -kDim

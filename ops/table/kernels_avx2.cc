@@ -10,6 +10,8 @@
 
 #pragma GCC target("avx2")
 
+#include "row/sum_order.h"
+
 namespace pbx {
 namespace {
 #define PBX_LANES 8

@@ -10,6 +10,8 @@
 
 #pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 
+#include "row/sum_order.h"
+
 namespace pbx {
 namespace {
 #define PBX_LANES 16

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/prefetch.h"
+#include "row/sum_order.h"
 #include "rule/accessor.h"
 #include "table/kernel_paths.h"
 #include "table/kernels.h"

@@ -29,22 +29,46 @@ PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segmen
          gradient.weights_at;
 }
 
-// Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). It goes
-// occurrence by occurrence, not row by row: each occurrence stores the sum of its row so far, and
-// the last store remains. later: rows to prefetch, as many as the tile has.
-template <int kDim, bool kFactors>
-PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* segments,
-                      int64_t begin, int64_t end, int64_t last, int dim,
-                      const GradientView& gradient, uint64_t reciprocal, Merged<kDim>* merged) {
+// The sums of a row.
+template <int kDim>
+struct RowSum {
   typedef float Four __attribute__((vector_size(16)));
   typedef int32_t FourInts __attribute__((vector_size(16)));
-  alignas(64) float counts[kTile][4];  // show, click, embed_w
+  Four counts;  // show, click, embed_w
   Vectors<kDim> embedx;
-  SetDim(&embedx, dim);
-  embedx.Zero();
-  Four sums = {};
-  size_t t = SIZE_MAX;
-  for (int64_t i = begin; i < end; ++i) {
+
+  PBX_INLINE void Zero() {
+    counts = Four{};
+    embedx.Zero();
+  }
+  PBX_INLINE void Keep(int32_t mask) {  // see Vectors
+    counts = (Four)((FourInts)counts & mask);
+    embedx.Keep(mask);
+  }
+  PBX_INLINE void Add(const RowSum& more) {
+    counts += more.counts;
+    embedx.Add(reinterpret_cast<const float*>(more.embedx.v));
+  }
+  PBX_INLINE void Store(float* to_counts, float* to_embedx) const {
+    __builtin_memcpy(to_counts, &counts, sizeof(counts));
+    embedx.Store(to_embedx);
+  }
+};
+
+// Adds the occurrences of a plan to sums. kFactors: they have factors.
+template <int kDim, bool kFactors>
+struct Occurrences {
+  const GradientView& gradient;
+  const int32_t* segments;
+  int64_t last;  // of the rows that are pushed; later ones are not prefetched
+  int dim;
+  uint64_t reciprocal;
+
+  PBX_INLINE void operator()(int64_t i, RowSum<kDim>* sum) const {
+    PrefetchLater(i);
+    Add(i, sum);
+  }
+  PBX_INLINE void PrefetchLater(int64_t i) const {
     const int64_t ahead = i + static_cast<int64_t>(kAheadSegments);
     if (ahead < last) {
       const uint64_t segment = static_cast<uint32_t>(segments[ahead] & INT32_MAX);
@@ -52,31 +76,74 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
       for (int at = 0; at < dim; at += 16) Prefetch(next + at);
       Prefetch(next + dim);
     }
-    const int32_t keep = ~(segments[i] >> 31);  // 0 at the first occurrence of a row, otherwise -1
-    t += static_cast<size_t>(1 + keep);
-    PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
+  }
+  PBX_INLINE void Add(int64_t i, RowSum<kDim>* sum) const {
     const uint64_t segment = static_cast<uint32_t>(segments[i] & INT32_MAX);
     const uint64_t instance = InstanceOf(segment, reciprocal);
     const float* show_click = gradient.show_click + instance * gradient.show_click_stride;
     const float* from = GradientOf(gradient, segment, instance);
     const float weight = kFactors ? from[0] * gradient.factors[i] : from[0];
-    sums = (Four)((FourInts)sums & keep) + Four{show_click[0], show_click[1], weight, 0.0f};
-    embedx.Keep(keep);
+    sum->counts += typename RowSum<kDim>::Four{show_click[0], show_click[1], weight, 0.0f};
     if constexpr (kFactors) {
-      embedx.AddScaled(from + 1, gradient.factors[i]);
+      sum->embedx.AddScaled(from + 1, gradient.factors[i]);
     } else {
-      embedx.Add(from + 1);
+      sum->embedx.Add(from + 1);
     }
-    __builtin_memcpy(counts[t], &sums, sizeof(sums));
-    embedx.Store(merged->embedx[t]);
   }
+};
+
+// Merge for a tile in which a row may have kChunk occurrences: goes row by row. counts: (count, 4).
+// Its parameters fit into registers; when it took Occurrences, a push was 4 % slower.
+template <int kDim, bool kFactors>
+__attribute__((noinline)) void SumFrequent(const GradientView& gradient, const int32_t* segments,
+                                           const int32_t* starts, int dim, float* counts,
+                                           Merged<kDim>* merged) {
+  const Occurrences<kDim, kFactors> add{gradient, segments, starts[merged->count], dim,
+                                        ReciprocalOf(gradient.segments_per_instance)};
+  RowSum<kDim> sum;
+  SetDim(&sum.embedx, dim);
+  for (size_t t = 0; t < merged->count; ++t) {
+    SumInOrder(starts[t], starts[t + 1], add, &sum);
+    sum.Store(counts + 4 * t, merged->embedx[t]);
+  }
+}
+
+// Sums the gradients of the tile's rows, whose occurrences begin at starts (count + 1). It goes
+// occurrence by occurrence, not row by row: each occurrence stores the sum of its row so far, and
+// the last store remains. later: rows to prefetch, as many as the tile has.
+template <int kDim, bool kFactors>
+PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* starts,
+                      const Occurrences<kDim, kFactors>& add, Merged<kDim>* merged) {
+  alignas(64) float counts[kTile][4];  // show, click, embed_w
+  RowSum<kDim> sum;
+  SetDim(&sum.embedx, add.dim);
+  sum.Zero();
+  const int64_t end = starts[merged->count];
+  if (end - starts[0] >= kChunk) {
+    for (size_t t = 0; t < merged->count; ++t) {
+      PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
+    }
+    SumFrequent<kDim, kFactors>(add.gradient, add.segments, starts, add.dim, counts[0], merged);
+  } else {
+    size_t t = SIZE_MAX;
+    for (int64_t i = starts[0]; i < end; ++i) {
+      add.PrefetchLater(i);
+      const int32_t keep = ~(add.segments[i] >> 31);  // 0 at the first occurrence of a row, or -1
+      t += static_cast<size_t>(1 + keep);
+      PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
+      sum.Keep(keep);
+      add.Add(i, &sum);
+      sum.Store(counts[t], merged->embedx[t]);
+    }
+  }
+  const float scale = add.gradient.scale;
   Vectors<kRoomOf<kDim>> scaled;
-  for (t = 0; t < merged->count; ++t) {
+  for (size_t t = 0; t < merged->count; ++t) {
     merged->show[t] = counts[t][0];
     merged->click[t] = counts[t][1];
-    merged->weight[t] = counts[t][2] * gradient.scale;
+    merged->weight[t] = counts[t][2] * scale;
     scaled.Load(merged->embedx[t]);
-    scaled.Scale(gradient.scale);
+    scaled.Scale(scale);
     scaled.Store(merged->embedx[t]);
     merged->squares[t] = scaled.SumOfSquares();
   }
@@ -250,8 +317,8 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
   const int dim = kDim > 0 ? kDim : config.layout.embedx_dim;
   const bool adagrad = gradient.merged == nullptr && config.embed.kind == RuleKind::kAdaGrad &&
                        config.embedx.kind == RuleKind::kAdaGrad;
-  const int64_t last = starts[end];
-  const uint64_t reciprocal = ReciprocalOf(gradient.segments_per_instance);
+  const Occurrences<kDim, kFactors> add{gradient, segments, starts[end], dim,
+                                        ReciprocalOf(gradient.segments_per_instance)};
   Merged<kDim> both[2];
   const auto apply = [&](Merged<kDim>* merged) {
     const int32_t* const here = rows + merged->tile;
@@ -273,8 +340,7 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     // once would fill the processor's queue of cache misses and stall it.
     const int32_t* const later =
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
-    Merge<kDim, kFactors>(block, later, segments, starts[tile], starts[tile + merged.count], last,
-                          dim, gradient, reciprocal, &merged);
+    Merge<kDim, kFactors>(block, later, starts + tile, add, &merged);
     if (gradient.late != nullptr) {
       for (size_t t = 0; t < merged.count; ++t) merged.late[t] = gradient.late[tile + t];
     }

@@ -68,6 +68,15 @@ def batch(
     return ids, offsets
 
 
+def frequent(rng: np.random.Generator, most: int) -> np.ndarray:
+    """Ids in disorder: rows 0, 7, ..., 42 occur about as often as whole chunks of 256 have
+    occurrences, the last one `most` times; rows between them, and after, once or twice."""
+    counts = [1, 255, 256, 257, 512, 768, most]
+    others = rng.integers(0, 200, 300)
+    ids = np.concatenate([np.repeat(7 * np.arange(7), counts), others[others % 7 != 0]])
+    return rng.permutation(ids).astype(np.int32)
+
+
 def same_bits(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.shape == expected.shape
     different = np.nonzero(found.view(np.uint32) != expected.view(np.uint32))

@@ -8,6 +8,7 @@
 #include "reference.h"
 #include "row/codec.h"
 #include "row/plan.h"
+#include "table/count_columns.h"
 #include "table/kernels.h"
 
 namespace {
@@ -62,17 +63,17 @@ void PushExpand(const pbx::AccessorConfig& config, float* rows, const int32_t* p
   const auto dim = static_cast<size_t>(config.layout.expand_dim);
   const auto at = static_cast<size_t>(3 + config.layout.embedx_dim);
   for (int32_t u = 0; u < plan[1]; ++u) {
-    std::vector<float> merged(dim, 0.0f);
-    float show = 0.0f;
-    for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
+    pbx::ColumnSums merged{std::vector<float>(dim + 1)};  // expand, show
+    const auto add = [&](int64_t i, pbx::ColumnSums* to) {
       const int64_t segment = segments[i] & INT32_MAX;
-      show += gradient.show_click[segment * gradient.show_click_stride];
       for (size_t c = 0; c < dim; ++c) {
-        merged[c] += gradient.grad[static_cast<size_t>(segment * gradient.stride) + at + c];
+        to->of[c] += gradient.grad[static_cast<size_t>(segment * gradient.stride) + at + c];
       }
-    }
-    for (float& g : merged) g *= gradient.scale;
-    pbx::accessor::PushExpand(config, show, merged.data(),
+      to->of[dim] += gradient.show_click[segment * gradient.show_click_stride];
+    };
+    pbx::SumInOrder(starts[u], starts[u + 1], add, &merged);
+    for (size_t c = 0; c < dim; ++c) merged.of[c] *= gradient.scale;
+    pbx::accessor::PushExpand(config, merged.of[dim], merged.of.data(),
                               rows + static_cast<int64_t>(plan[3 + u]) * config.layout.words());
   }
 }

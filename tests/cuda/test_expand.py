@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cuda.hbm_cases import filled, random_push, same_bits
+from tests.cuda.hbm_cases import filled, frequent, random_push, same_bits
 from tests.cuda.hbm_library import (
     RULES,
     Device,
@@ -67,6 +67,21 @@ def test_pushes_leave_the_rows_of_the_hosts_tier(
         same_bits(case.table.rows(), case.rows)
         behind = case.rows.shape[1] - expand  # expand or its state, whatever the rule
         assert (before[:, behind:] != case.rows[:, behind:]).any() or kind == "naive"
+
+
+def test_frequent_rows_are_summed_in_the_order_of_the_host(
+    library: Library, reference: Reference
+) -> None:
+    of = config(16, expand_dim=9, embedx_threshold=1.0)
+    case = filled(library, reference, of, 200)
+    rng = np.random.default_rng(8)
+    ids = frequent(rng, most=3_000)
+    offsets = np.arange(len(ids) + 1, dtype=np.int32)
+    push = extended(rng, 16, 9, len(ids))
+    plan = reference.plan(ids, offsets)
+    reference.push(of, case.table.keys, case.rows, plan, push)
+    case.table.push(case.device.put(plan), len(plan), push)
+    same_bits(case.table.rows(), case.rows)
 
 
 def test_a_gradient_that_is_not_finite_leaves_expand_and_is_counted(

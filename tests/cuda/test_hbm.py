@@ -8,7 +8,7 @@ from ctypes import byref, c_int32, c_uint64, c_void_p
 import numpy as np
 import pytest
 
-from tests.cuda.hbm_cases import batch, feasigns_of, filled, random_push, same_bits
+from tests.cuda.hbm_cases import batch, feasigns_of, filled, frequent, random_push, same_bits
 from tests.cuda.hbm_library import (
     RULES,
     Device,
@@ -178,19 +178,75 @@ def test_a_push_has_the_bits_of_the_hosts(
 
 
 @pytest.mark.parametrize("dim", [8, 16, 32, 64, 100, 253])
-def test_a_row_of_very_many_occurrences_is_merged_in_their_order(
+def test_frequent_rows_are_summed_in_the_order_of_the_host(
     library: Library, reference: Reference, dim: int
 ) -> None:
     rng = np.random.default_rng(3)
-    case = filled(library, reference, config(dim), 10)
-    ids = np.where(rng.random(30_000) < 0.9, 4, rng.integers(0, 10, 30_000)).astype(np.int32)
-    offsets = np.arange(30_001, dtype=np.int32)
-    push = random_push(rng, dim, 30_000, 3, scale=10_000.0)
-    reference.push(
-        case.device.config, case.table.keys, case.rows, reference.plan(ids, offsets), push
-    )
-    case.table.push(case.device.plan(ids, offsets), 4 + 3 * 30_000, push)
+    case = filled(library, reference, config(dim), 200)
+    ids = frequent(rng, most=255 * 256 + 17 if dim == 8 else 5_000)
+    offsets = np.arange(len(ids) + 1, dtype=np.int32)
+    before = case.table.sizes().table_bytes
+    for fed in (True, False):
+        push = random_push(rng, dim, len(ids), 1, scale=10_000.0)
+        plan = reference.plan(ids, offsets)
+        reference.push(case.device.config, case.table.keys, case.rows, plan, push)
+        on_device = case.device.put(plan) if fed else case.device.plan(ids, offsets)
+        size = len(plan) if fed else 4 + 3 * len(ids)
+        assert case.table.push(on_device, size, push) == 0
+        same_bits(case.table.rows(), case.rows)
+        chunks = -(-(size - 4) // 256)  # of the most occurrences that a plan of this size can have
+        assert case.table.sizes().table_bytes >= before + chunks * (3 + dim) * 4
+
+
+def test_occurrences_of_frequent_rows_that_are_not_there_are_counted_once(
+    library: Library, reference: Reference
+) -> None:
+    rng = np.random.default_rng(4)
+    case = filled(library, reference, config(8), 200)
+    ids = frequent(rng, most=3_000)
+    plan = reference.plan(ids, np.arange(len(ids) + 1, dtype=np.int32))
+    segments = plan[-len(ids) :]
+    far = rng.permutation(np.nonzero(segments >= 0)[0])[:500]  # not the first of a row
+    push = random_push(rng, 8, len(ids), 1)
+    push.grad[segments[far]] = push.show_click[segments[far]] = 0
+    reference.push(case.device.config, case.table.keys, case.rows, plan, push)
+    segments[far] = len(ids)
+    assert case.table.push(case.device.put(plan), len(plan), push) == 0
     same_bits(case.table.rows(), case.rows)
+    assert case.table.report().out_of_range == len(far)
+
+
+def test_a_frequent_row_that_is_not_there_is_left_out(
+    library: Library, reference: Reference
+) -> None:
+    rng = np.random.default_rng(5)
+    case = filled(library, reference, config(8), 200)
+    ids = frequent(rng, most=3_000)
+    ids[ids == 199] = -1
+    offsets = np.arange(len(ids) + 1, dtype=np.int32)
+    push = random_push(rng, 8, len(ids), 1)
+    without = reference.plan(np.where(ids == 42, -1, ids).astype(np.int32), offsets)
+    reference.push(case.device.config, case.table.keys, case.rows, without, push)
+    ids[ids == 42] = 200  # the last of the plan
+    plan = reference.plan(ids, offsets)
+    case.table.push(case.device.put(plan), len(plan), push)
+    same_bits(case.table.rows(), case.rows)
+    assert case.table.report().out_of_range == 1
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_a_plan_of_frequent_rows_in_disorder_is_counted(
+    library: Library, reference: Reference, turn: int
+) -> None:
+    """No sum is right then, but nothing outside of the table is read or written."""
+    rng = np.random.default_rng(turn)
+    case = filled(library, reference, config(8), 200)
+    ids = frequent(rng, most=3_000)
+    plan = reference.plan(ids, np.arange(len(ids) + 1, dtype=np.int32))
+    starts = plan[3 + plan[1] : 4 + 2 * plan[1]]
+    starts[:] = rng.permutation(starts) if turn % 2 else rng.integers(-9, 2 * len(ids), len(starts))
+    case.table.push(case.device.put(plan), len(plan), random_push(rng, 8, len(ids), 1))
+    assert case.table.report().out_of_range > 0
 
 
 @pytest.mark.parametrize("clip", [False, True])

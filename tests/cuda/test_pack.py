@@ -153,11 +153,12 @@ def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(
     made.renew(np.arange(1, n + 1, dtype=np.uint64), 1)
     expected = np.zeros((n, 3 + dim), np.float32)
     for turn in range(2):  # of a program with two lookups: the second adds to the first
-        ids, offsets = batch(rng, n, 60, 4)
-        push = random_push(rng, dim, 240, 4, extra=5, scale=60.0)
+        ids, offsets = batch(rng, n, 200, 4)
+        ids[::2] = 5  # which fills two whole chunks
+        push = random_push(rng, dim, 800, 4, extra=5, scale=60.0)
         if not use_cvm:
             push = push._replace(
-                grad=rng.normal(size=(60, 4 * (1 + dim) + 5)).astype(np.float32),
+                grad=rng.normal(size=(200, 4 * (1 + dim) + 5)).astype(np.float32),
                 stride=1 + dim,
                 weights_at=0,
             )

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../row/literal_sum.h"
 #include "check.h"
 #include "every_path.h"
 #include "pass_model.h"
@@ -166,6 +167,45 @@ TEST(rows_with_an_expand_part_end_with_the_bits_of_a_table_alone) {
     CHECK_OK(table->Publish({}));
   }
   CHECK_EQ(owner->Digest().value(), alone->Digest().value());
+}
+
+// Counts, the weights of late lines and expand are summed by other loops than the kernels.
+TEST(each_column_of_a_frequent_row_is_summed_in_the_order_of_its_definition) {
+  BatchTableConfig config = SmallBatch();
+  config.counts = 2;
+  config.late = true;
+  config.expand_dim = 3;
+  const Keys keys = {10, 20, 30, 40, 50, 60, 70, 80};
+  Ints ids;
+  for (size_t r = 0; r < keys.size(); ++r) {
+    ids.insert(ids.end(), test::Frequencies()[r], static_cast<int32_t>(r));
+  }
+  test::Random random(3);
+  for (size_t i = ids.size(); i > 1; --i) std::swap(ids[i - 1], ids[random.Below(i)]);
+  for (const int threads : {1, 4}) {
+    config.threads = threads;
+    BatchTable table(config);
+    const size_t columns = table.gradient_columns(), weights_at = 5;
+    Floats grad(ids.size() * columns), expected;
+    for (float& g : grad) g = std::abs(random.Uniform());
+    CHECK_OK(table.Prepare(1, keys.data(), keys.size(), false));
+    CHECK_OK(table.Open());
+    Ints offsets(ids.size() + 1), plan;
+    for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int32_t>(i);
+    BuildPlan(ids.data(), offsets.data(), ids.size(), 1, &plan);
+    CHECK_OK(
+        table.PushExtendedPlanned(plan.data(), plan.size(), ids.size(), grad.data(), 3.0f, true));
+    for (size_t r = 0; r < keys.size(); ++r) {
+      for (size_t c = 0; c < columns; ++c) {
+        Floats values;
+        for (size_t i = 0; i < ids.size(); ++i) {
+          if (ids[i] == static_cast<int32_t>(r)) values.push_back(grad[i * columns + c]);
+        }
+        expected.push_back(test::LiteralSum(values) * (c < weights_at ? 1.0f : 3.0f));
+      }
+    }
+    CHECK(test::SameBits(Floats(table.merged(), table.merged() + expected.size()), expected));
+  }
 }
 
 TEST(only_rows_whose_score_has_reached_the_threshold_have_an_embedx) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../row/literal_sum.h"
 #include "../rule/float64_rules.h"
 #include "../store/scratch.h"
 #include "check.h"
@@ -655,6 +656,98 @@ TEST(factors_of_1_change_no_bit) {
         const Outputs with = RunWith(*path, f, Factors(f, true), &sums), without = Run(*path, f);
         CHECK(SameBits(with.pooled, without.pooled));
         CHECK(SameBits(with.rows, without.rows));
+      }
+    }
+  }
+}
+
+// Rows of which some occur in several chunks (row/sum_order.h), their occurrences in random places.
+struct Frequent {
+  static constexpr size_t kSlots = 3;
+
+  Frequent(RuleKind kind, int dim, bool many, bool with_factors)
+      : fixture(kind, dim, true), columns(static_cast<size_t>(3 + dim)) {
+    Random random(static_cast<uint64_t>(dim));
+    std::vector<size_t> counts = test::Frequencies();
+    if (!many) counts.pop_back();
+    for (size_t r = 0; r < counts.size(); ++r) {
+      ids.insert(ids.end(), counts[r], static_cast<int32_t>(7 * r));
+    }
+    while (ids.size() % kSlots != 0) ids.push_back(-1);
+    for (size_t i = ids.size(); i > 1; --i) std::swap(ids[i - 1], ids[random.Below(i)]);
+    Ints offsets(ids.size() + 1);
+    for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < ids.size(); ++i) factors.push_back(random.Uniform());
+    BuildPlan(ids.data(), offsets.data(), ids.size(), 1, &plan,
+              with_factors ? factors.data() : nullptr);
+    if (!with_factors) factors.assign(ids.size(), 1.0f);
+    grad.resize(ids.size() * columns);
+    for (float& g : grad) g = random.Uniform() * 0.01f;
+    for (size_t i = 0; i < 2 * ids.size() / kSlots; ++i) {
+      show_click.push_back(random.Uniform() + 1.0f);
+    }
+  }
+
+  void Push(const Kernels& kernels, Floats* rows, float* merged) const {
+    const PlanView view =
+        ViewPlan(plan.data(), plan.size(), Fixture::kRows, ids.size(), ids.size()).value();
+    GradientView gradient = fixture.Gradient();
+    gradient.grad = grad.data();
+    gradient.show_click = show_click.data();
+    gradient.factors = view.factors;
+    gradient.merged = merged;
+    kernels.push(fixture.Block(rows), view.rows, view.starts, view.segments, 0, view.unique,
+                 gradient, 20000);
+  }
+
+  // (P) of a row.
+  Floats Sums(int32_t row) const {
+    Floats sums;
+    for (size_t c = 0; c < columns; ++c) {
+      Floats values;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] != row) continue;
+        values.push_back(c < 2 ? show_click[i / kSlots * 2 + c]
+                               : grad[i * columns + c] * factors[i]);
+      }
+      const float scale = c < 2 ? 1.0f : static_cast<float>(Fixture::kInstances);
+      sums.push_back(test::LiteralSum(values) * scale);
+    }
+    return sums;
+  }
+
+  Fixture fixture;
+  size_t columns;
+  Ints ids, plan;
+  Floats factors, grad, show_click;
+};
+
+TEST(frequent_rows_are_summed_in_the_order_of_its_definition_on_every_path) {
+  for (const int dim : {3, 8, 16, 20, 32, 64, 253}) {
+    for (const bool with_factors : {false, true}) {
+      for (const RuleKind kind : {RuleKind::kAdaGrad, RuleKind::kAdam}) {
+        if (with_factors && kind == RuleKind::kAdam) continue;
+        const Frequent f(kind, dim, dim == 8, with_factors);
+        Floats expected(Fixture::kRows * f.columns), rows = f.fixture.rows;
+        for (size_t id = 0; id < Fixture::kRows; ++id) {
+          if (std::find(f.ids.begin(), f.ids.end(), static_cast<int32_t>(id)) == f.ids.end()) {
+            continue;
+          }
+          const Floats sums = f.Sums(static_cast<int32_t>(id));
+          std::copy(sums.begin(), sums.end(), &expected[id * f.columns]);
+          const AccessorConfig& config = f.fixture.config;
+          Floats g(sums.begin() + 2, sums.end());
+          float* const row = &rows[id * static_cast<size_t>(config.layout.words())];
+          SetFlag(row, kTouched);
+          accessor::Push(config, f.fixture.keys[id], sums[0], sums[1], g.data(), 20000, row);
+        }
+        for (const Kernels* path : Paths()) {
+          Floats merged(expected.size()), pushed = f.fixture.rows, unused = f.fixture.rows;
+          f.Push(*path, &unused, merged.data());
+          CHECK(SameBits(merged, expected));
+          f.Push(*path, &pushed, nullptr);
+          CHECK(SameBits(pushed, rows));
+        }
       }
     }
   }
