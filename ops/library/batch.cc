@@ -34,17 +34,19 @@ void Batch::AddDigits(const std::string& digits) {
 
 void Batch::AddReal(double value) { values_.push_back({FieldValue::Kind::kReal, 0, 0, value}); }
 
-Status Batch::SetCell(const Fields& fields, const Field& field, std::atomic<uint64_t>* ignored) {
+Status Batch::SetCell(const Fields& fields, const Field& field, std::atomic<uint64_t>* ignored,
+                      Stamps* stamps) {
   const std::string_view name(texts_.data() + field.name, field.name_bytes);
   const int place = fields.Place(name);
-  if (place == Fields::kIgnored) return Status::Ok();
-  if (place == Fields::kUnknown && ignored != nullptr) {
+  const bool stamp = stamps != nullptr && stamps->Reads(name);
+  if (place == Fields::kIgnored && !stamp) return Status::Ok();
+  if (place == Fields::kUnknown && !stamp) {
+    if (ignored == nullptr) {
+      return Error(Code::kNotFound, "no slot reads a field %s; expected one of %s",
+                   Quoted(name, 80).c_str(), fields.Known().c_str());
+    }
     ignored->fetch_add(1, std::memory_order_relaxed);
     return Status::Ok();
-  }
-  if (place == Fields::kUnknown) {
-    return Error(Code::kNotFound, "instance %zu: no slot reads a field %s; expected one of %s",
-                 field.instance, Quoted(name, 80).c_str(), fields.Known().c_str());
   }
   given_.clear();
   for (size_t i = 0; i < field.n; ++i) {
@@ -55,21 +57,30 @@ Status Batch::SetCell(const Fields& fields, const Field& field, std::atomic<uint
     given.real = value.real;
     given_.push_back(given);
   }
-  const auto at = static_cast<size_t>(place);
-  const Status status = fields.Cell(at, given_.data(), field.n, field.list, &cells_[at]);
+  Status status;
+  if (stamp) status = stamps->Take(name, given_.data(), field.n, field.list);
+  if (status.ok() && place >= 0) {
+    const auto at = static_cast<size_t>(place);
+    status = fields.Cell(at, given_.data(), field.n, field.list, &cells_[at]);
+  }
   if (status.ok()) return status;
-  return Error(status.code(), "instance %zu: field %s: %s", field.instance,
-               Quoted(name, 80).c_str(), status.message().c_str());
+  return Error(status.code(), "field %s: %s", Quoted(name, 80).c_str(), status.message().c_str());
 }
 
-Result<std::string_view> Batch::Lines(const Fields& fields, std::atomic<uint64_t>* ignored) {
+Result<std::string_view> Batch::Lines(const Fields& fields, std::atomic<uint64_t>* ignored,
+                                      const char* what, Stamps* stamps) {
   lines_.clear();
   cells_.resize(fields.columns());
   size_t at = 0;
   for (size_t instance = 0; instance < instances_; ++instance) {
     for (std::string& cell : cells_) cell.clear();
-    for (; at < set_.size() && set_[at].instance == instance; ++at) {
-      PBX_RETURN_IF_ERROR(SetCell(fields, set_[at], ignored));
+    Status status;
+    for (; status.ok() && at < set_.size() && set_[at].instance == instance; ++at) {
+      status = SetCell(fields, set_[at], ignored, stamps);
+    }
+    if (status.ok() && stamps != nullptr) status = stamps->End();
+    if (!status.ok()) {
+      return Error(status.code(), "%s %zu: %s", what, instance, status.message().c_str());
     }
     fields.AppendLine(cells_, &lines_);
   }

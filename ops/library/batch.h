@@ -25,10 +25,13 @@ class Batch {
   void AddDigits(const std::string& digits);
   void AddReal(double value);
 
-  // The instances as lines of text, valid until the next call. ignored: counts fields that no slot
-  // reads; null: such a field is NotFound. InvalidArgument and NotFound name the instance and the
-  // field.
-  Result<std::string_view> Lines(const Fields& fields, std::atomic<uint64_t>* ignored);
+  // The instances as lines of text, valid until the next call. InvalidArgument and NotFound name
+  // the instance and the field.
+  //   ignored  counts fields that no slot reads; null: such a field is NotFound
+  //   what     an instance, for errors
+  //   stamps   takes their times and labels; null: no field is one
+  Result<std::string_view> Lines(const Fields& fields, std::atomic<uint64_t>* ignored,
+                                 const char* what, Stamps* stamps);
 
  private:
   struct Field {
@@ -43,7 +46,8 @@ class Batch {
   };
 
   size_t Keep(const char* text, size_t bytes);
-  Status SetCell(const Fields& fields, const Field& field, std::atomic<uint64_t>* ignored);
+  Status SetCell(const Fields& fields, const Field& field, std::atomic<uint64_t>* ignored,
+                 Stamps* stamps);
 
   size_t instances_ = 0;
   std::string texts_;

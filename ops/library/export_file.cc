@@ -194,14 +194,7 @@ Status ServedVersion::ReadModel(const LmdbReader::State& state, uint64_t model) 
   JsonReader reader(path + ": " + prefix + "feed");
   model_ = reader.Text(record.value(), "model");
   tasks_ = reader.Texts(record.value(), "tasks");
-  const bool users = reader.Bool(record.value(), "users");
   PBX_RETURN_IF_ERROR(Contradiction(path, reader.status()));
-  if (users) {
-    return Error(Code::kFailedPrecondition,
-                 "%s: the model %s reads the histories of users, which this library does not keep: "
-                 "serve it with paddlebox serve",
-                 path.c_str(), model_.c_str());
-  }
   if (!onnx.empty()) {
     const Result<std::string_view> payload = Unsealed(path, prefix + "onnx", onnx);
     PBX_RETURN_IF_ERROR(payload.status());

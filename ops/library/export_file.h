@@ -70,8 +70,8 @@ class ServedFile {
       : path_(std::move(path)), resident_bytes_(resident_bytes) {}
 
   // Opens the version that the file shows, or version `pin`. Null if it is `before`. Of one thread
-  // at a time. NotFound, Corruption; FailedPrecondition for a file of another format, an ensemble,
-  // or a model that reads the histories of users; IOError.
+  // at a time. NotFound, Corruption; FailedPrecondition for a file of another format or an
+  // ensemble; IOError.
   Result<std::shared_ptr<const ServedVersion>> OpenNewest(
       std::optional<uint64_t> pin, const std::shared_ptr<const ServedVersion>& before);
 

@@ -77,7 +77,68 @@ Status AppendBool(bool value, Fields::Use use, bool columnar, std::string* to) {
                value ? 1 : 0);
 }
 
+// A value for an error about a time or a label.
+std::string Shown(const FieldValue* values, size_t n, bool list) {
+  if (list) return "a list";
+  if (n == 0 || values->kind == FieldValue::Kind::kMissing) return "nothing";
+  if (values->kind == FieldValue::Kind::kText) return Quoted(values->text, 40);
+  if (values->kind == FieldValue::Kind::kDigits) return std::string(values->text.substr(0, 40));
+  if (values->kind == FieldValue::Kind::kReal) return TextOfDouble(values->real);
+  return values->truth ? "True" : "False";
+}
+
+template <typename Number>
+bool ReadWhole(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 }  // namespace
+
+bool Stamps::Reads(std::string_view name) const {
+  const std::vector<std::string>& labels = form_->labels;
+  return name == form_->time ||
+         (has_labels_ && std::find(labels.begin(), labels.end(), name) != labels.end());
+}
+
+Status Stamps::Expected(std::string_view name, const std::string& found) const {
+  return Error(Code::kInvalidArgument, "expected %s, found %s",
+               name == form_->time ? "a time, an integer from 0 to 2^63 - 1"
+                                   : "the label of the event, a number",
+               found.c_str());
+}
+
+Status Stamps::Take(std::string_view name, const FieldValue* values, size_t n, bool list) {
+  const FieldValue value = list || n == 0 ? FieldValue() : values[0];
+  if (name == form_->time) {
+    int64_t time = -1;  // that of a value without a text
+    if (!ReadWhole(value.text, &time) || time < 0) return Expected(name, Shown(values, n, list));
+    time_ = time;
+    return Status::Ok();
+  }
+  double label = value.truth ? 1 : 0;
+  if (value.kind == FieldValue::Kind::kReal) label = value.real;
+  const bool is_text =
+      value.kind != FieldValue::Kind::kReal && value.kind != FieldValue::Kind::kBool;
+  if ((is_text && !ReadWhole(value.text, &label)) || !(std::fabs(label) <= 3.4e38)) {
+    return Expected(name, Shown(values, n, list));
+  }
+  label_ = static_cast<float>(label);
+  return Status::Ok();
+}
+
+Status Stamps::End() {
+  const std::string& missing = time_.has_value() ? form_->labels[0] : form_->time;
+  if (!time_.has_value() || (has_labels_ && !label_.has_value())) {
+    return Error(Code::kInvalidArgument, "field %s: %s", Quoted(missing, 80).c_str(),
+                 Expected(missing, "nothing").message().c_str());
+  }
+  times_.push_back(*time_);
+  if (has_labels_) labels_.push_back(*label_);
+  time_.reset();
+  label_.reset();
+  return Status::Ok();
+}
 
 Fields::Use Fields::UseOf(std::string_view name) {
   return name == "number" ? Use::kNumber : name == "id" ? Use::kId : Use::kText;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -72,6 +73,7 @@ class Fields {
   static std::string Reworded(std::string reason);
 
   size_t columns() const { return uses_.size(); }
+  size_t label() const { return label_; }  // its place
 
  private:
   Status AppendValue(const FieldValue& value, Use use, std::string* cell) const;
@@ -85,6 +87,41 @@ class Fields {
   std::string separator_;
   size_t label_ = 0;
   bool columnar_ = false, tabs_ = false;
+};
+
+// What a feed says about a model that reads the histories of users (library/users.h).
+struct UserForm {
+  size_t known_width = 0;           // K: floats of the keys and values of an event
+  uint64_t most = 0;                // events that a candidate sees
+  std::string time;                 // the field of the time
+  std::vector<std::string> labels;  // the fields of the label, which are its column and its slot
+};
+
+// The times of events and candidates, and the labels of events. A request has them as fields beside
+// those that slots read.
+class Stamps {
+ public:
+  // labels: whether the instances are events. form must outlive this object.
+  Stamps(const UserForm& form, bool labels) : form_(&form), has_labels_(labels) {}
+
+  bool Reads(std::string_view name) const;
+  // Sets a field of the instance. REQUIRES: Reads(name). InvalidArgument if it is no time or label.
+  Status Take(std::string_view name, const FieldValue* values, size_t n, bool list);
+  // Ends an instance. InvalidArgument names the field that it lacks.
+  Status End();
+
+  const std::vector<int64_t>& times() const { return times_; }
+  const std::vector<float>& labels() const { return labels_; }  // of events only
+
+ private:
+  Status Expected(std::string_view name, const std::string& found) const;
+
+  const UserForm* form_;
+  bool has_labels_;
+  std::vector<int64_t> times_;
+  std::vector<float> labels_;
+  std::optional<int64_t> time_;  // of the instance
+  std::optional<float> label_;
 };
 
 // The shortest text that reads as the same double, as Python's repr writes it.

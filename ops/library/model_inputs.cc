@@ -44,6 +44,7 @@ Result<std::unique_ptr<ModelInputs>> ModelInputs::Of(const Json& feed) {
   made->fields_ = std::move(fields.value());
   PBX_RETURN_IF_ERROR(made->SetPoolings(feed, &reader));
   PBX_RETURN_IF_ERROR(made->SetSequences(feed, &reader));
+  made->SetUsers(feed, &reader);
   if (schema.format != Format::kCriteoTsv &&
       reader.Texts(plan, "columns") != schema.ColumnNames()) {
     reader.Fail("columns", "those of the slots");
@@ -82,6 +83,18 @@ Status ModelInputs::SetSequences(const Json& feed, JsonReader* reader) {
     clicks_.push_back(static_cast<size_t>(reader->AsInteger(cell, "clicks", 0, most)));
   }
   return Status::Ok();
+}
+
+void ModelInputs::SetUsers(const Json& feed, JsonReader* reader) {
+  const Json* const users = feed.Find("users");
+  if (users == nullptr) return;
+  UserForm& form = users_.emplace();
+  form.known_width = static_cast<size_t>(reader->Integer(*users, "known_width", 1, 1 << 30));
+  const auto length = static_cast<uint64_t>(reader->Integer(*users, "max_length", 0, 1 << 30));
+  form.most = length - 1;  // the candidate is one of max_length, too; 0: no limit
+  form.time = reader->Text(*users, "time");
+  form.labels = reader->Texts(*users, "labels");
+  if (form.labels.empty()) reader->Fail("labels", "the label's column");
 }
 
 Status ModelInputs::SetTables(const std::vector<const ServeTable*>& tables) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class ModelInputs {
   bool weighted() const { return schema_.weighted(); }
   const std::vector<size_t>& clicks() const { return clicks_; }  // cells
   bool cvm() const { return cvm_; }
+  // Null: the model reads instances, not the histories of users.
+  const UserForm* users() const { return users_.has_value() ? &*users_ : nullptr; }
   // Floats of an instance: the pooled slots of each table, W, Q, and the click priors.
   size_t width() const { return width_; }
 
@@ -62,6 +65,7 @@ class ModelInputs {
   ModelInputs() = default;
   Status CheckWeights(const Lists& lists, size_t instances, size_t nnz) const;
   Status SetSequences(const Json& feed, JsonReader* reader);
+  void SetUsers(const Json& feed, JsonReader* reader);
   Status SetPoolings(const Json& feed, JsonReader* reader);
   // Appends the offsets of the cells (B * C + 1), and dense features with the lengths (B, W + Q).
   Status Part(const Lists& lists, size_t instances, std::vector<int32_t>* offsets,
@@ -69,6 +73,7 @@ class ModelInputs {
 
   FeedSchema schema_;
   Fields fields_;
+  std::optional<UserForm> users_;
   std::vector<ListPooling> poolings_;  // (S); empty: no factors
   std::vector<uint32_t> cells_;        // (S) cells of each sequence; 0: a pooled slot
   std::vector<uint8_t> table_of_slot_;

@@ -19,6 +19,7 @@
 #include "library/batch.h"
 #include "library/export_file.h"
 #include "library/fields.h"
+#include "library/users.h"
 
 using pbx::Code;
 using pbx::Error;
@@ -29,6 +30,7 @@ struct paddlebox_version {
   std::shared_ptr<const pbx::ServedVersion> served;
   std::shared_ptr<std::atomic<uint64_t>> ignored;
   bool ignore_unknown = false;
+  std::unique_ptr<pbx::Histories> histories;
   std::atomic<int64_t> users{1};
   void* data = nullptr;
   void (*end)(void*) = nullptr;
@@ -48,6 +50,10 @@ struct paddlebox_server {
   bool closing = false;
   std::condition_variable wake;
   std::thread follower;
+};
+
+struct paddlebox_user {
+  std::unique_ptr<pbx::UserRequest> request;
 };
 
 struct paddlebox_batch {
@@ -112,6 +118,7 @@ Status Look(paddlebox_server* server, bool* changed) {
   version->served = opened.value();
   version->ignored = server->ignored;
   version->ignore_unknown = server->options.ignore_unknown_fields != 0;
+  version->histories = std::make_unique<pbx::Histories>(server->options.history_bytes);
   const paddlebox_on_version hook = server->options.on_version;
   if (hook != nullptr && hook(server->options.context, version) != 0) {
     const uint64_t number = version->served->version();
@@ -194,31 +201,68 @@ Status CheckRoom(const paddlebox_version& version, size_t instances, size_t floa
                instances, width);
 }
 
-Status FillFrom(const paddlebox_version& version, paddlebox_batch* batch, float* input,
-                size_t floats) {
+// FailedPrecondition unless the model reads the histories of users, or instances.
+Status CheckReads(const paddlebox_version& version, bool users) {
+  if ((version.served->inputs().users() != nullptr) == users) return Status::Ok();
+  return Error(Code::kFailedPrecondition, "the model %s reads %s", version.served->model().c_str(),
+               users ? "no history: call paddlebox_fill with instances"
+                     : "the history of a user, which instances do not have: call "
+                       "paddlebox_user_begin with events and candidates");
+}
+
+// what: an instance, for errors. stamps: as for Batch::Lines.
+Status Parse(const paddlebox_version& version, paddlebox_batch* batch, const char* what,
+             pbx::Stamps* stamps, pbx::ParsedChunk* chunk) {
   if (batch->full) return {Code::kOutOfSpace, "the batch does not fit into memory"};
-  const size_t instances = batch->fields.instances();
-  PBX_RETURN_IF_ERROR(CheckRoom(version, instances, floats));
-  if (instances == 0) return Status::Ok();
   const pbx::ModelInputs& inputs = version.served->inputs();
-  const auto lines = batch->fields.Lines(inputs.fields(),
-                                         version.ignore_unknown ? version.ignored.get() : nullptr);
+  const auto lines = batch->fields.Lines(
+      inputs.fields(), version.ignore_unknown ? version.ignored.get() : nullptr, what, stamps);
   PBX_RETURN_IF_ERROR(lines.status());
-  pbx::ParsedChunk chunk;
   PBX_RETURN_IF_ERROR(
-      pbx::ParseChunk(inputs.schema(), lines.value().data(), lines.value().size(), &chunk));
-  if (!chunk.first_bad.empty()) {
-    const pbx::BadLine& bad = chunk.first_bad.front();
-    return Error(Code::kInvalidArgument, "instance %llu: %s",
+      pbx::ParseChunk(inputs.schema(), lines.value().data(), lines.value().size(), chunk));
+  if (!chunk->first_bad.empty()) {
+    const pbx::BadLine& bad = chunk->first_bad.front();
+    return Error(Code::kInvalidArgument, "%s %llu: %s", what,
                  static_cast<unsigned long long>(bad.line),
                  pbx::Fields::Reworded(bad.reason).c_str());
   }
-  if (chunk.instances != instances) {
-    return Error(Code::kInvalidArgument, "%zu instances became %zu lines", instances,
-                 chunk.instances);
-  }
-  PBX_RETURN_IF_ERROR(inputs.Fill(chunk, input));
+  if (chunk->instances == batch->fields.instances()) return Status::Ok();
+  return Error(Code::kInvalidArgument, "%zu instances became %zu lines", batch->fields.instances(),
+               chunk->instances);
+}
+
+Status FillFrom(const paddlebox_version& version, paddlebox_batch* batch, float* input,
+                size_t floats) {
+  PBX_RETURN_IF_ERROR(CheckReads(version, false));
+  PBX_RETURN_IF_ERROR(CheckRoom(version, batch->fields.instances(), floats));
+  pbx::ParsedChunk chunk;
+  PBX_RETURN_IF_ERROR(Parse(version, batch, "instance", nullptr, &chunk));
+  PBX_RETURN_IF_ERROR(version.served->inputs().Fill(chunk, input));
   return version.served->CheckMap();
+}
+
+Status BeginUser(const paddlebox_version& version, std::string user, uint64_t after,
+                 paddlebox_batch* events, paddlebox_batch* candidates, bool* missing,
+                 paddlebox_user** out) {
+  PBX_RETURN_IF_ERROR(CheckReads(version, true));
+  const pbx::ModelInputs& inputs = version.served->inputs();
+  auto begun = pbx::UserRequest::Begin(inputs, version.histories.get(), std::move(user), after);
+  *missing = begun.status().code() == Code::kNotFound;
+  PBX_RETURN_IF_ERROR(begun.status());
+  pbx::Stamps of_events(*inputs.users(), true), of_candidates(*inputs.users(), false);
+  pbx::ParsedChunk parsed_events, parsed_candidates;
+  if (events != nullptr) {
+    PBX_RETURN_IF_ERROR(Parse(version, events, "history", &of_events, &parsed_events));
+  }
+  if (candidates != nullptr) {
+    PBX_RETURN_IF_ERROR(
+        Parse(version, candidates, "candidate", &of_candidates, &parsed_candidates));
+  }
+  PBX_RETURN_IF_ERROR(
+      begun.value()->Prepare(parsed_events, of_events, parsed_candidates, of_candidates));
+  PBX_RETURN_IF_ERROR(version.served->CheckMap());
+  *out = new paddlebox_user{std::move(begun.value())};
+  return Status::Ok();
 }
 
 }  // namespace
@@ -298,6 +342,7 @@ void paddlebox_describe(const paddlebox_version* version, paddlebox_about* about
   about->sparse_slots = served.inputs().slots();
   about->dense_width = served.inputs().dense_width();
   about->tasks = served.tasks().size();
+  about->users = served.inputs().users() != nullptr ? 1 : 0;
   about->model = served.model().c_str();
   about->created_at = served.created_at().c_str();
 }
@@ -397,6 +442,7 @@ int paddlebox_fill_ids(const paddlebox_version* version, const uint64_t* ids,
                        const int32_t* offsets, const float* weights, const float* dense,
                        size_t instances, float* input, size_t floats, paddlebox_error* error) {
   return Guarded(error, [&] {
+    PBX_RETURN_IF_ERROR(CheckReads(*version, false));
     PBX_RETURN_IF_ERROR(CheckRoom(*version, instances, floats));
     const pbx::ModelInputs& inputs = version->served->inputs();
     const size_t lists = instances * inputs.slots();
@@ -406,5 +452,33 @@ int paddlebox_fill_ids(const paddlebox_version* version, const uint64_t* ids,
     return version->served->CheckMap();
   });
 }
+
+int paddlebox_user_begin(const paddlebox_version* version, const char* user, size_t user_bytes,
+                         uint64_t after, paddlebox_batch* events, paddlebox_batch* candidates,
+                         paddlebox_user** request, paddlebox_error* error) {
+  *request = nullptr;
+  bool missing = false;
+  const int code = Guarded(error, [&] {
+    std::string name;
+    if (user_bytes != 0) name.assign(user, user_bytes);
+    return BeginUser(*version, std::move(name), after, events, candidates, &missing, request);
+  });
+  if (!missing) return code;
+  if (error != nullptr) error->code = PADDLEBOX_HISTORY_MISSING;
+  return PADDLEBOX_HISTORY_MISSING;
+}
+
+void paddlebox_user_inputs(const paddlebox_user* request, const paddlebox_tensor** inputs,
+                           size_t* n) {
+  *inputs = request->request->tensors().data();
+  *n = request->request->tensors().size();
+}
+
+int paddlebox_user_keep(paddlebox_user* request, const float* known, size_t floats,
+                        paddlebox_error* error) {
+  return Guarded(error, [&] { return request->request->Keep(known, floats); });
+}
+
+void paddlebox_user_end(paddlebox_user* request) { delete request; }
 
 }  // extern "C"

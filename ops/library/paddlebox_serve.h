@@ -65,7 +65,8 @@ typedef enum paddlebox_code {
   PADDLEBOX_IO_ERROR = 4,            /* the operating system refused */
   PADDLEBOX_OUT_OF_SPACE = 5,        /* no memory */
   PADDLEBOX_FAILED_PRECONDITION = 6, /* the file does not hold what was asked for */
-  PADDLEBOX_INTERNAL = 7             /* a fault of the library: please report it */
+  PADDLEBOX_INTERNAL = 7,            /* a fault of the library: please report it */
+  PADDLEBOX_HISTORY_MISSING = 8      /* the events of a user are not kept: send all of them */
 } paddlebox_code;
 
 typedef struct paddlebox_error {
@@ -76,6 +77,7 @@ typedef struct paddlebox_error {
 typedef struct paddlebox_server paddlebox_server;
 typedef struct paddlebox_version paddlebox_version;
 typedef struct paddlebox_batch paddlebox_batch;
+typedef struct paddlebox_user paddlebox_user;
 
 /* Called with each version before the server shows it, first in `open`, then by the thread that
  * follows the file, or in `refresh`. It is the place to make what belongs to the version, such as a
@@ -88,13 +90,14 @@ typedef struct paddlebox_options {
   uint32_t interface;            /* PADDLEBOX_INTERFACE */
   uint32_t follow_ms;            /* between two looks for a new version; 0: only `refresh` looks */
   uint64_t resident_bytes;       /* the most bytes of rows of a version to copy into huge pages */
+  uint64_t history_bytes;        /* the most bytes of histories of users to keep for a version */
   uint64_t pin;                  /* the version to serve; 0: the one that the file shows */
   int32_t ignore_unknown_fields; /* 1: fields that no slot reads are counted and left out */
   paddlebox_on_version on_version;
   void* context; /* of on_version */
 } paddlebox_options;
 
-#define PADDLEBOX_OPTIONS {PADDLEBOX_INTERFACE, 1000, 268435456, 0, 0, NULL, NULL}
+#define PADDLEBOX_OPTIONS {PADDLEBOX_INTERFACE, 1000, 268435456, 268435456, 0, 0, NULL, NULL}
 
 #if defined(__GNUC__)
 #define PADDLEBOX_API __attribute__((visibility("default")))
@@ -136,6 +139,7 @@ typedef struct paddlebox_about {
   uint64_t sparse_slots;  /* S */
   uint64_t dense_width;   /* W */
   uint64_t tasks;         /* columns of the ONNX model's first output */
+  uint64_t users;         /* 1: the model reads the histories of users; see paddlebox_user_begin */
   const char* model;      /* `name` of the config */
   const char* created_at; /* ISO 8601, UTC */
 } paddlebox_about;
@@ -144,8 +148,9 @@ PADDLEBOX_API void paddlebox_describe(const paddlebox_version* version, paddlebo
 /* The name of a task; NULL if there is none with this number. */
 PADDLEBOX_API const char* paddlebox_task(const paddlebox_version* version, uint64_t number);
 
-/* The ONNX model of the dense part. Its only input is `box_input`, (B, width) float32; its first
- * output is `probability`, (B, tasks) float32. PADDLEBOX_FAILED_PRECONDITION: the file was exported
+/* The ONNX model of the dense part. Its only input is `box_input`, (B, width) float32; a model that
+ * reads the histories of users has those of paddlebox_user_inputs. Its first output is
+ * `probability`, (B, tasks) float32. PADDLEBOX_FAILED_PRECONDITION: the file was exported
  * without. */
 PADDLEBOX_API int paddlebox_onnx(const paddlebox_version* version, const void** bytes, size_t* size,
                                  paddlebox_error* error);
@@ -202,6 +207,63 @@ PADDLEBOX_API int paddlebox_fill_ids(const paddlebox_version* version, const uin
                                      const int32_t* offsets, const float* weights,
                                      const float* dense, size_t instances, float* input,
                                      size_t floats, paddlebox_error* error);
+
+/* ---- Users: models that read histories
+ *
+ * A request has events of a user and candidates: instances that might be shown to the user now, of
+ * which each is predicted after all events. The library keeps the events under the name of the
+ * user, with the keys and values that the dense part made of them, so that the next request sends
+ * only the new ones:
+ *
+ *     paddlebox_user *request;
+ *     if (paddlebox_user_begin(version, "7", 1, after, events, candidates, &request, &error)) ...
+ *     paddlebox_user_inputs(request, &inputs, &n);
+ *     ... run the ONNX model of this version; its outputs are `probability`, (G, 1), and `known`
+ *     paddlebox_user_keep(request, known, floats, &error);
+ *     paddlebox_user_end(request);
+ *
+ * Each version has histories of its own, and a new one starts without. When they take more than
+ * options.history_bytes, those of the users who asked longest ago are dropped. If two requests for
+ * a user overlap, the history of the one that is kept last stays. */
+
+typedef enum paddlebox_type { /* as ONNX numbers them */
+                              PADDLEBOX_FLOAT32 = 1,
+                              PADDLEBOX_INT32 = 6,
+                              PADDLEBOX_INT64 = 7
+} paddlebox_type;
+
+typedef struct paddlebox_tensor {
+  const char* name; /* of the input of the ONNX model */
+  paddlebox_type type;
+  uint32_t rank; /* 1 or 2 */
+  int64_t shape[2];
+  const void* data; /* never NULL */
+  size_t bytes;
+} paddlebox_tensor;
+
+/* Begins a request. user: the name under which the history is kept, of at most 256 characters; of 0
+ * bytes: it is not kept. after: the number of events that earlier requests for the user have sent
+ * and that the new ones follow; later ones are forgotten. 0: `events` are the whole history.
+ *
+ * events: in the order of time, each with the fields of an instance, the label, and the time, in
+ * the field that `tags.time` of slots.yaml names. candidates: with a time, without a label. Either
+ * may be NULL.
+ *
+ * PADDLEBOX_HISTORY_MISSING: the first `after` events are not kept: send the whole history, and
+ * after 0. Errors name "history 3" or "candidate 3", counted from 0, and the field. End the request
+ * before the version is released. */
+PADDLEBOX_API int paddlebox_user_begin(const paddlebox_version* version, const char* user,
+                                       size_t user_bytes, uint64_t after, paddlebox_batch* events,
+                                       paddlebox_batch* candidates, paddlebox_user** request,
+                                       paddlebox_error* error);
+/* The inputs of the ONNX model, valid until the end of the request. */
+PADDLEBOX_API void paddlebox_user_inputs(const paddlebox_user* request,
+                                         const paddlebox_tensor** inputs, size_t* n);
+/* Keeps the history, in place of the one that was kept for the user before. known: the output of
+ * this name, of which the caller says how many floats it has. Call it at most once. */
+PADDLEBOX_API int paddlebox_user_keep(paddlebox_user* request, const float* known, size_t floats,
+                                      paddlebox_error* error);
+PADDLEBOX_API void paddlebox_user_end(paddlebox_user* request); /* accepts NULL */
 
 #ifdef __cplusplus
 }

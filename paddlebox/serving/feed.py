@@ -36,7 +36,7 @@ def feed_of(config: Config, slots: Slots) -> dict[str, Any]:
     feed = {
         "model": config.name,
         "tasks": list(slots.tasks),
-        "users": bool(model.reads_sequences),
+        "users": _users(config, slots) if model.reads_sequences else None,
         "format": "criteo_tsv" if criteo else "csv",
         "slots": slots.of_serving().fields(),
         "per_slot_keys": config.data.key_space is KeySpace.PER_SLOT,
@@ -51,6 +51,21 @@ def feed_of(config: Config, slots: Slots) -> dict[str, Any]:
         "cvm": bool(model.use_cvm),
     }
     return {**feed, "fields": _plan(config, slots, feed)}
+
+
+def known_width(model: Any) -> int:
+    """Floats of the keys and values of an event, in all layers of a model that reads sequences."""
+    return int(2 * model.layers * model.heads * model.head_dim)
+
+
+def _users(config: Config, slots: Slots) -> dict[str, Any]:
+    label = slots.label
+    return {
+        "known_width": known_width(config.model),
+        "max_length": config.data.sequences.max_length,
+        "time": slots.tags.time,
+        "labels": list(dict.fromkeys((label.column or label.name, label.name))),
+    }
 
 
 def schema_of(feed: Mapping[str, Any]) -> Any:
@@ -73,6 +88,8 @@ def _plan(config: Config, slots: Slots, feed: Mapping[str, Any]) -> dict[str, An
     schema = schema_of({**feed, "fields": {"nulls": nulls}})
     # They are ignored, like the label, unless another slot reads their column.
     beside = {name for slot in slots.beside for name in (slot.name, slot.column)}
+    if config.model.reads_sequences:
+        beside.add(slots.tags.time)
     serving = slots.of_serving()
     columns = CRITEO_COLUMNS if criteo else tuple(schema.column_names)
     of_column = {column: place for place, column in enumerate(columns)}

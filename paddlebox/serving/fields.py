@@ -166,15 +166,15 @@ class FieldParser:
             if slot["type"] == "dense" and slot["default"] is not None
         }
 
-    def reads(self, name: str) -> bool:
-        return name in self._places
-
-    def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
-        """Parse at least one instance, which errors call `what`. Returns a native ParsedChunk.
-        Raises: DataError that names the instance and the field."""
+    def parse(
+        self, instances: Sequence[Mapping[str, Any]], what: str = "instance", stamps: Any = None
+    ) -> Any:
+        """Parse instances, which errors call `what`. stamps: takes their times and labels (native
+        Stamps). Returns a native ParsedChunk. Raises: DataError that names the instance and the
+        field."""
         if isinstance(instances, Mapping):
-            raise DataError("instances: expected a list of instances, found one: write [instance]")
-        lines = core.FieldLines(self._fields, self._unknown is not None, self._plain)
+            raise DataError(f"{what}: expected a list of instances, found one: write [instance]")
+        lines = core.FieldLines(self._fields, self._unknown is not None, self._plain, stamps)
         try:
             for instance in instances:
                 lines.add(instance if isinstance(instance, dict) else dict(instance))

@@ -179,9 +179,7 @@ class OpenModel:
         self._users: UserScorer | None = None
         if model.reads_sequences:
             program = UserProgram(*stored.frozen, limits.threads)
-            self._users = UserScorer(
-                self.config, self.slots, self._inputs, program, limits.history_bytes, self._fields
-            )
+            self._users = UserScorer(self._inputs, program, limits.history_bytes, self._fields)
         else:
             self._dense = DenseProgram(*stored.frozen, limits.threads, self._inputs.width)
 

@@ -22,6 +22,7 @@ paddle = ops.paddle
 
 OPSET, IR_VERSION = 17, 8  # ONNX 1.12 of 2022, so that older runtimes load it too
 OUTPUTS = ("probability", "user", "item")  # the latter two: the vectors of two towers
+USER_OUTPUTS = ("probability", "known")  # of a model that reads sequences
 
 _SAME = {
     "add": "Add",
@@ -45,7 +46,7 @@ _MAPPED: dict[str, Callable[[_Graph, _Op], Any]] = {}
 
 
 def onnx_of(program: bytes, parameters: bytes) -> bytes:
-    """The ONNX model of a frozen program: (B, width) to the outputs of the program. Raises:
+    """The ONNX model of a frozen program, with the inputs and outputs of the program. Raises:
     ConfigError if the package onnx is missing, or an operator has no mapping."""
     try:
         import onnx
@@ -79,6 +80,10 @@ class _Op:
     def rank(self, number: int) -> int:
         """Of an input."""
         return len(self._op.operands_source()[number].shape)
+
+    def columns(self, number: int) -> int:
+        """Of an input with two axes."""
+        return int(self._op.operands_source()[number].shape[1])
 
     def dtype(self) -> np.dtype[Any]:
         """Of the first output."""
@@ -129,18 +134,21 @@ class _Graph:
         self._constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
-    def input(self, name: str, width: int) -> str:
-        self._inputs.append(self._described(name, width))
+    def input(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> str:
+        self._inputs.append(self._described(name, shape, dtype))
         return name
 
     def output(self, value: Any, number: int, width: int) -> None:
-        name = OUTPUTS[number]
+        one_input = [given.name for given in self._inputs] == [INPUT]
+        name = (OUTPUTS if one_input else USER_OUTPUTS)[number]
         self._nodes.append(self.onnx.helper.make_node("Identity", [self.name_of(value)], [name]))
-        self._outputs.append(self._described(name, width))
+        self._outputs.append(self._described(name, [-1, width], np.dtype(np.float32)))
 
-    def _described(self, name: str, width: int) -> Any:
-        floats = self.onnx.TensorProto.FLOAT
-        return self.onnx.helper.make_tensor_value_info(name, floats, ["B", width])
+    def _described(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        rows = "B" if name in (INPUT, *OUTPUTS) else name  # those of other inputs differ
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        sizes = [rows if size < 0 else size for size in shape]
+        return self.onnx.helper.make_tensor_value_info(name, kind, sizes)
 
     def model(self) -> bytes:
         helper = self.onnx.helper
@@ -191,16 +199,12 @@ def _maps(*names: str) -> Callable[[Callable[[_Graph, _Op], Any]], Any]:
 
 @_maps("data")
 def _data(graph: _Graph, op: _Op) -> Any:
-    name = str(op.attributes["name"])
-    if name != INPUT:
-        raise ConfigError(f"the program reads {name}, expected {INPUT} alone: it has no ONNX form")
-    return graph.input(name, int(op.attributes["shape"][1]))
+    return graph.input(str(op.attributes["name"]), op.attributes["shape"], op.dtype())
 
 
 @_maps("fetch")
 def _fetch(graph: _Graph, op: _Op) -> None:
-    width = int(op._op.operands_source()[0].shape[1])
-    graph.output(graph.of(op, 0), int(op.attributes["col"]), width)
+    graph.output(graph.of(op, 0), int(op.attributes["col"]), op.columns(0))
 
 
 @_maps("builtin.parameter")
@@ -384,3 +388,96 @@ def _batch_norm(graph: _Graph, op: _Op) -> str:
     scaled = graph.node("Mul", [graph.of(op, 0), factor.astype(np.float32).reshape(shape)])
     shift = (bias - mean * factor).astype(np.float32).reshape(shape)
     return graph.node("Add", [scaled, shift])
+
+
+# ---- attention over the events of a user (program.py)
+
+
+@_maps("custom_op.box_jagged_attention")
+def _attention(graph: _Graph, op: _Op) -> str:
+    """Of one sequence, as `paddlebox.ops.jagged_attention` defines it. Known events see nothing, so
+    only the rows of `box_new` are computed, N of them; those of known events are 0.
+
+    Letters: n = events, H = heads, A = width of a head.
+    """
+    form, rounded = op.attributes["form"], op.attributes["bfloat16"]
+    if form != "pointwise" or rounded:
+        raise ConfigError(
+            f"box_jagged_attention: expected form pointwise with float32 products, found {form}"
+            f"{' with bfloat16' if rounded else ''}: it has no ONNX form"
+        )
+    node, new = graph.node, graph.node("Cast", ["box_new"], to=graph.onnx.TensorProto.INT64)
+    heads, width = int(op.attributes["heads"]), op.columns(0)
+    whole = graph.onnx.TensorProto.INT64
+    start, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+    n = node("Cast", [node("Slice", [graph.of(op, 3), one, 2 * one, start])], to=whole)
+
+    def by_head(rows: Any) -> str:
+        return node("Reshape", [rows, np.array([0, heads, width // heads])])  # 0: as it is
+
+    def of_new(number: int) -> str:
+        return node("Gather", [graph.of(op, number), new], axis=0)
+
+    def of_events(number: int) -> str:
+        return node("Slice", [graph.of(op, number), start, n, start])
+
+    def weights(scores: Any) -> str:
+        scores = node("Mul", [scores, node("Sigmoid", [scores])])
+        return node("Div", [scores, np.float32(op.attributes["divisor"])])
+
+    scale = np.float32(op.attributes["scale"])
+    q, k, v = (by_head(of_new(number)) for number in range(3))  # (N, H, A)
+    keys, values = (by_head(of_events(number)) for number in (1, 2))  # (n, H, A)
+    time_bias, position_bias = graph.constant(op, 7), graph.constant(op, 8)
+
+    places = node("Range", [np.int64(0), node("Squeeze", [n, start]), np.int64(1)])
+    seen = node("Cast", [node("Unsqueeze", [of_new(5), one])], to=whole)
+    distance = node("Sub", [seen, places])  # (N, n); 0 for an event itself
+    is_seen = node("Not", [node("Less", [distance, np.int64(0)])])
+    position = node("Max", [distance, np.int64(0)])
+    position = node("Min", [position, np.int64(position_bias.shape[1] - 1)])
+    scores = node(
+        "MatMul",
+        [node("Transpose", [q], perm=[1, 0, 2]), node("Transpose", [keys], perm=[1, 2, 0])],
+    )
+    scores = node("Mul", [scores, scale])
+    scores = node("Add", [scores, node("Gather", [position_bias, position], axis=1)])
+    if time_bias.shape[1] > 1:
+        ages = node("Sub", [node("Unsqueeze", [of_new(6), one]), of_events(6)])
+        bucket = _bucket(graph, ages, time_bias.shape[1])
+        scores = node("Add", [scores, node("Gather", [time_bias, bucket], axis=1)])
+    else:
+        scores = node("Add", [scores, time_bias.reshape(-1, 1, 1)])
+    weight = node("Where", [is_seen, weights(scores), np.float32(0)])  # (H, N, n)
+    out = node("MatMul", [weight, node("Transpose", [values], perm=[1, 0, 2])])
+    out = node("Transpose", [out], perm=[1, 0, 2])
+
+    # A candidate also sees itself.
+    own = node("ReduceSum", [node("Mul", [q, k]), 2 * one], keepdims=1)  # (N, H, 1)
+    bias = (time_bias[:, 0] + position_bias[:, 0]).reshape(1, heads, 1)
+    own = weights(node("Add", [node("Mul", [own, scale]), bias]))
+    is_event = node("Unsqueeze", [node("Less", [new, n]), np.array([1, 2])])
+    own = node("Mul", [node("Where", [is_event, np.float32(0), own]), v])
+    made = node("Reshape", [node("Add", [out, own]), np.array([0, width])])
+
+    known = node("Sub", [node("Shape", [graph.of(op, 5)]), node("Shape", [new])])
+    shape = node("Concat", [known, np.array([width])], axis=0)
+    return node("Concat", [node("ConstantOfShape", [shape]), made], axis=0)
+
+
+def _bucket(graph: _Graph, ages: str, buckets: int) -> str:
+    """The buckets of differences of times, as `paddlebox.ops.jagged_attention` defines them."""
+    node, kinds = graph.node, graph.onnx.TensorProto
+    age = node("Cast", [ages], to=kinds.FLOAT)
+    double = node("Cast", [node("Max", [age, np.float32(1)])], to=kinds.DOUBLE)
+    # Exact: below a power of 2, the logarithm of a float32 is lower by 8.6e-8 at least.
+    doublings = node("Mul", [node("Log", [double]), np.float64(1 / np.log(2))])
+    doublings = node("Floor", [node("Add", [doublings, np.float64(1e-9)])])
+    doublings = node("Cast", [doublings], to=kinds.INT64)
+    power = node("Gather", [np.exp2(np.arange(64)).astype(np.float32), doublings])
+    more = node("Less", [age, node("Mul", [power, np.float32(1.5)])])
+    more = node("Cast", [node("Not", [more])], to=kinds.INT64)
+    bucket = node("Add", [node("Mul", [doublings, np.int64(2)]), np.int64(1)])
+    bucket = node("Min", [node("Add", [bucket, more]), np.int64(buckets - 1)])
+    is_later = node("Less", [np.int64(0), ages])
+    return node("Where", [is_later, bucket, np.int64(0)])

@@ -19,7 +19,6 @@ import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from paddlebox.models.encoded_dense import EncodedDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 from paddlebox.nn.hstu import Continued, Tokens
 from paddlebox.nn.rows import use_padding
+from paddlebox.serving.feed import known_width
 from paddlebox.store.files import averaged
 
 paddle = ops.paddle
@@ -74,35 +74,6 @@ _INPUTS = {
 }
 
 
-@dataclass(frozen=True)
-class Events:
-    """Events of a user, in the order of time. n = events."""
-
-    features: np.ndarray  # (n, I) float32
-    labels: np.ndarray  # (n, 1) float32
-    times: np.ndarray  # (n) int64
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.features, self.labels, self.times
-
-    def then(self, more: Events) -> Events:
-        return Events(*map(np.concatenate, zip(self.arrays, more.arrays, strict=True)))
-
-    def between(self, begin: int, end: int | None = None) -> Events:
-        """A copy, so that what is left out takes no memory."""
-        return Events(*(array[begin:end].copy() for array in self.arrays))
-
-
-def known_width(config: Config) -> int:
-    """K."""
-    model: Any = config.model
-    return int(2 * model.layers * model.heads * model.head_dim)
-
-
 class _Pool:
     """Paddle predictors, one for each thread that runs at the same time. Each has its own copy of
     the parameters, because a clone of a predictor of a PIR program reads the files again."""
@@ -129,39 +100,16 @@ class UserProgram:
     def __init__(self, program: bytes, parameters: bytes, threads: int) -> None:
         self._pool = _Pool(lambda: create_predictor(program, parameters, threads))
 
-    def run(
-        self,
-        times: np.ndarray,
-        known: np.ndarray,
-        new: Events,
-        candidates: np.ndarray,
-        candidate_times: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Score candidates (G, I) at times (G), after known events at times (P) with keys and
-        values (P, K) from earlier runs, and after new events. Returns probabilities (G) float32,
-        and the keys and values of the new events, (E, K)."""
-        before, events, asked = len(times), len(times) + len(new), len(candidates)
-        # No result of a known event is used, so it sees nothing.
-        seen = [np.zeros(before), np.arange(before, events), np.full(asked, events)]
-        feed = {
-            "box_events": new.features,
-            "box_label": new.labels,
-            "box_candidates": candidates,
-            "box_known": known,
-            "box_offsets": np.array([0, events], np.int32),
-            "box_target_offsets": np.array([0, asked], np.int32),
-            "box_seen": np.concatenate(seen).astype(np.int32),
-            "box_time": np.concatenate([times, new.times, candidate_times]),
-            "box_new": np.arange(before, events + asked, dtype=np.int32),
-            "box_asked": np.arange(len(new), len(new) + asked, dtype=np.int32),
-        }
+    def run(self, tensors: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """tensors: of _INPUTS. Returns probabilities of the candidates, (G) float32, and the keys
+        and values of new events and candidates, (E + G, K)."""
         with self._pool.one() as predictor:
-            for name, array in feed.items():
-                predictor.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(array))
+            for name, array in tensors.items():
+                predictor.get_input_handle(name).copy_from_cpu(array)
             predictor.run()
             names = predictor.get_output_names()
             made = [predictor.get_output_handle(name).copy_to_cpu() for name in names]
-        return made[0].reshape(-1), made[1][: len(new)]
+        return made[0].reshape(-1), made[1]
 
 
 class _Fed(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -313,7 +261,7 @@ def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]
     pooled_width = pulled.slots * pulled.width
     width = pooled_width + slots.dense_width
     widths = {"box_events": width, "box_label": 1, "box_candidates": width}
-    widths["box_known"] = known_width(config)
+    widths["box_known"] = known_width(config.model)
     fed = {
         name: paddle.static.data(name, [-1, widths[name]] if name in widths else [-1], dtype)
         for name, dtype in _INPUTS.items()

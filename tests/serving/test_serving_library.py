@@ -374,6 +374,25 @@ def test_what_the_library_does_not_serve_is_said_at_open(tmp_path: Path) -> None
     assert several.value.code == library.FAILED_PRECONDITION
 
 
+def test_the_mean_over_the_exports_of_runs_is_their_ensemble(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    config, slots, instances = made("tables")
+    sources = [MadeSource(config, slots, instances, number) for number in (1, 2)]
+    alone = []
+    for number, source in enumerate(sources):
+        path = tmp_path / str(number)
+        export(source, path, onnx=True)
+        with Server(path) as server, server.version() as version:
+            session = onnxruntime.InferenceSession(version.onnx)
+            alone.append(session.run(None, {"box_input": version.fill(instances)})[0])
+    mean = np.asarray(np.mean(alone, axis=0, dtype=np.float64), np.float32)
+    export_ensemble([nullcontext(source) for source in sources], tmp_path / "both")
+    with Predictor(tmp_path / "both") as predictor:
+        expected = predictor.predict(instances)
+    assert np.abs(alone[0] - alone[1]).max() > 1e-3
+    np.testing.assert_allclose(mean[:, 0], expected, rtol=0, atol=1e-5)
+
+
 def test_a_damaged_or_half_written_file_is_an_error_and_the_old_version_stays(
     tmp_path: Path,
 ) -> None:

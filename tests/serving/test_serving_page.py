@@ -69,8 +69,19 @@ def test_sessions_of_the_page_compile_beside_the_header(tmp_path: Path) -> None:
     prologue = """
     #include "paddlebox_serve.h"
     typedef struct OrtSession OrtSession; typedef struct OrtStatus OrtStatus;
-    typedef struct OrtSessionOptions OrtSessionOptions;
+    typedef struct OrtSessionOptions OrtSessionOptions; typedef struct OrtValue OrtValue;
+    typedef struct OrtMemoryInfo OrtMemoryInfo; typedef int ONNXTensorElementDataType;
+    typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
     static struct { void (*ReleaseSession)(OrtSession *);
+      OrtStatus *(*CreateTensorWithDataAsOrtValue)(const OrtMemoryInfo *, void *, size_t,
+        const int64_t *, size_t, ONNXTensorElementDataType, OrtValue **);
+      OrtStatus *(*Run)(OrtSession *, const void *, const char *const *, const OrtValue *const *,
+        size_t, const char *const *, size_t, OrtValue **);
+      OrtStatus *(*GetTensorMutableData)(OrtValue *, void **);
+      OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *, OrtTensorTypeAndShapeInfo **);
+      OrtStatus *(*GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo *, size_t *);
+      void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo *);
+      void (*ReleaseValue)(OrtValue *);
       OrtStatus *(*CreateSessionOptions)(OrtSessionOptions **);
       void (*ReleaseSessionOptions)(OrtSessionOptions *);
       OrtStatus *(*CreateSessionFromArray)(void *, const void *, size_t, OrtSessionOptions *,
@@ -79,9 +90,9 @@ def test_sessions_of_the_page_compile_beside_the_header(tmp_path: Path) -> None:
     functions, _, rest = blocks("c")[1].partition("paddlebox_options options")
     source = tmp_path / "sessions.c"
     source.write_text(
-        textwrap.dedent(prologue) + functions
+        textwrap.dedent(prologue) + functions + blocks("c")[2]
         + f"int main(void) {{ void *env = 0; paddlebox_options options{rest}"
-        + "return options.context == env ? 0 : 1; }\n"
+        + "return options.context == env ? 0 : answer(0, 0, 0, 0); }\n"
     )  # fmt: skip
     made = compiled(source, tmp_path / "sessions")
     assert made.returncode == 0, made.stderr

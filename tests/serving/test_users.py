@@ -4,9 +4,8 @@ evaluation, whether the history was sent whole or event by event."""
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
-import sys
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from paddlebox.errors import ConfigError, DataError, HistoryMissing
 from paddlebox.serving import Predictor
 from paddlebox.serving.counters import Counters, ServeOptions
 from paddlebox.serving.http import Server
-from paddlebox.serving.program import Events
-from paddlebox.serving.users import MOST_NAME, Held, Histories, first_seen
+from paddlebox.serving.users import MOST_NAME, UserRequest
 from tests.conftest import tool
 from tests.serving.json_schema import ANYTHING, bent, check, fitting
+from tests.support import serving_library as library
 from tests.support.configs import write_config, write_slots
 
 MAX_LENGTH = 10
@@ -93,7 +92,8 @@ class Run:
         ran("train", *given)
         ran("evaluate", *given, "--dump", folder / "dump.parquet")
         self.evaluated = np.asarray(pq.read_table(folder / "dump.parquet")["prediction"])
-        ran("export", self.folder, "--out", self.export)
+        onnx = ["--onnx"] if importlib.util.find_spec("onnx") else []
+        ran("export", self.folder, "--out", self.export, *onnx)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,11 @@ def test_candidates_share_a_history_and_do_not_see_each_other(
     assert not np.allclose(predictor.predict_user(clicked, candidates), together, atol=1e-4)
 
 
+def first_seen(count: int) -> int:
+    most, half = MAX_LENGTH - 1, MAX_LENGTH // 2
+    return 0 if count <= most else -(-(count - most) // half) * half
+
+
 @pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -168,7 +173,7 @@ def test_a_history_sent_in_parts_is_one_that_is_sent_whole(
         whole = predictor.predict_user(events[:at], candidates)
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-6)
         back = at - retried
-        if back > 0 and first_seen(back, MAX_LENGTH - 1) == first_seen(at, MAX_LENGTH - 1):
+        if back > 0 and first_seen(back) == first_seen(at):
             again = predictor.predict_user(events[back:at], candidates, user="7", after=back)
             np.testing.assert_allclose(again, whole, rtol=0, atol=1e-6)
 
@@ -178,6 +183,8 @@ def test_a_history_that_is_not_kept_is_asked_for_again(run: Run, predictor: Pred
     events = long_list(6)
     with pytest.raises(HistoryMissing, match="at most 0, the events of user '8' that are kept"):
         predictor.predict_user(events[5:], [asked(events[0])], user="8", after=5)
+    with pytest.raises(HistoryMissing, match="at most 0"):
+        predictor.predict_user(events[5:], [asked(events[0])], user="8", after=10**30)
     predictor.predict_user(events[:4], [], user="8")
     with pytest.raises(HistoryMissing, match="at most 4, the events of user '8'"):
         predictor.predict_user(events[5:], [asked(events[0])], user="8", after=5)
@@ -232,7 +239,7 @@ def test_an_event_before_the_kept_ones_and_a_candidate_without_time(predictor: P
         predictor.predict_user([{**events[3], "ts": 100}], [], user="7", after=3)
     with pytest.raises(DataError, match="candidate 0: field 'ts': expected a time"):
         predictor.predict_user(events, [{"item": 3, "age": 2}])
-    with pytest.raises(DataError, match="candidates: expected a list, found one instance"):
+    with pytest.raises(DataError, match="candidate: expected a list of instances, found one"):
         predictor.predict_user(events, asked(events[0]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="after -1: expected 0 or more"):
         predictor.predict_user(events, [], user="7", after=-1)
@@ -244,6 +251,96 @@ def test_instances_and_histories_are_not_mixed_up(predictor: Predictor) -> None:
         predictor.predict([{"item": 3, "age": 2}])
     with pytest.raises(ConfigError, match="hstu reads the history of a user"):
         predictor.predict_feasigns(np.zeros(0, np.uint64), np.zeros(4, np.int32), np.zeros((1, 1)))
+
+
+# ---- with the serving library
+
+
+class Library:
+    """Predicts by the serving library and ONNX Runtime, and checks that the dense part gets the
+    bits that the Predictor gives it."""
+
+    def __init__(self, version: library.Version, predictor: Predictor) -> None:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        self._session = onnxruntime.InferenceSession(version.onnx)
+        self._version, self._predictor = version, predictor
+
+    def predict_user(
+        self, history: list[Event], candidates: list[Event], user: str = "", after: int = 0
+    ) -> Any:
+        with self._version.user(history, candidates, user, after) as request:
+            with self._predictor._using() as generation:
+                scorer: Any = generation.models[0]._users
+                asked = UserRequest(history, candidates, user, after)
+                expected = scorer.prepared(asked).tensors
+            given = request.inputs
+            assert given.keys() == expected.keys()
+            for name in given.keys() - {"box_known"}:
+                assert given[name].dtype == expected[name].dtype
+                np.testing.assert_array_equal(given[name], expected[name])
+            known = "box_known"  # what the two dense parts have made
+            np.testing.assert_allclose(given[known], expected[known], rtol=0, atol=1e-5)
+            probability, made = self._session.run(["probability", "known"], given)
+            request.keep(made)
+        np.testing.assert_allclose(
+            probability.reshape(-1),
+            self._predictor.predict_user(history, candidates, user=user, after=after),
+            rtol=0,
+            atol=1e-5,
+        )
+        return probability.reshape(-1)
+
+
+@pytest.mark.slow
+def test_the_library_predicts_as_the_predictor_does(run: Run, predictor: Predictor) -> None:
+    """Histories that are sent whole, in parts that overflow, and again."""
+    events = long_list(40)
+    candidates = [{**asked(event), "ts": 10**5 + at} for at, event in enumerate(events[-3:])]
+    with library.Server(run.export) as server, server.version() as version:
+        served = Library(version, predictor)
+        found = [served.predict_user(list_[:-1], [asked(list_[-1])])[0] for list_ in run.lists]
+        last = np.cumsum([len(list_) for list_ in run.lists]) - 1
+        np.testing.assert_allclose(found, run.evaluated[last], rtol=0, atol=1e-5)
+        assert len(served.predict_user([], [])) == 0
+        assert len(served.predict_user([], candidates)) == 3
+        at = 0
+        for step in (4, 0, 1, 3, 5, 1, 2, 9, 12):
+            for _ in range(2):  # the second time, what the first one brought is replaced
+                some = candidates[: step % 4]
+                found = served.predict_user(events[at : at + step], some, "7", at)
+                assert len(found) == len(some)
+                if first_seen(at) != first_seen(at + step):
+                    break
+            at += step
+        with pytest.raises(library.ServingError) as missing:
+            served.predict_user([], [], "7", at + 1)
+        assert missing.value.code == library.HISTORY_MISSING
+        with pytest.raises(HistoryMissing) as expected:
+            predictor.predict_user([], [], user="7", after=at + 1)
+        assert str(missing.value) == str(expected.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [{"ts": None}, {"ts": -1}, {"ts": 3.5}, {"ts": "x"}, {"ts": 3}, {"ts": [1]}]
+    + [{"click": None}, {"click": "yes"}, {"click": [1]}, {"click": float("nan")}, {"click": 1e39}],
+)
+def test_the_library_and_the_predictor_refuse_with_one_message(
+    run: Run, predictor: Predictor, change: Event
+) -> None:
+    events = long_list(3)
+    events[1] |= change
+    with pytest.raises(DataError) as expected:
+        predictor.predict_user(events, [])
+    with (
+        library.Server(run.export) as server,
+        server.version() as version,
+        pytest.raises(library.ServingError) as found,
+        version.user(events, []),
+    ):
+        pass
+    assert str(found.value) == str(expected.value)
 
 
 # ---- over HTTP
@@ -365,63 +462,13 @@ def test_unknown_fields_of_events_and_candidates_are_ignored_if_asked(run: Run) 
         assert predictor.ignored_fields == {"new": 5}
 
 
-# ---- without a model
-
-
-@given(most=st.integers(0, 40), counts=st.lists(st.integers(0, 300), min_size=1))
-def test_the_place_of_the_cut_depends_on_the_count(most: int, counts: list[int]) -> None:
-    for count in counts:
-        first = first_seen(count, most)
-        held = count - first
-        assert 0 <= held <= most
-        assert held >= min(count, most - (most + 1) // 2)
-        assert first_seen(count, None) == 0
-        assert first_seen(count + 1, most) >= first
-    assert [first_seen(n, 4) for n in range(10)] == [0, 0, 0, 0, 0, 2, 2, 4, 4, 6]
-
-
-def held(events: int) -> Held:
-    none = np.zeros((events, 0), np.float32)
-    return Held(0, Events(none, none, np.zeros(events, np.int64)), none)
-
-
-def test_histories_drop_those_who_asked_longest_ago() -> None:
-    alone = Histories(1 << 20)
-    alone.put("a", held(0))  # nothing to keep
-    assert alone.get("a") is None
-    fixed = sys.getsizeof("a") + held(0).nbytes
-    histories = Histories(3 * fixed + 10 * 8)
-    for user in "abc":
-        histories.put(user, held(3))
-    assert histories.get("a") is not None
-    histories.put("d", held(3))
-    assert [user for user in "abcd" if histories.get(user) is not None] == ["a", "c", "d"]
-    histories.put("a", held(4))  # 10 events
-    assert histories.get("c") is not None
-    histories.put("e", held(11 + 2 * fixed // 8))
-    assert [user for user in "acde" if histories.get(user) is not None] == ["a", "c", "d"]
-
-
-def test_the_budget_of_histories_holds_for_names_and_objects_too() -> None:
-    budget, most = 1 << 20, 0
-    histories = Histories(budget)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for number in range(3000):
-            histories.put(f"{number}" + "\U0001f600" * (number % 240), held(1))  # 4 bytes each
-            most = max(most, tracemalloc.get_traced_memory()[0] - before)
-    finally:
-        tracemalloc.stop()
-    assert budget // 2 < most < 1.1 * budget
-    assert histories.get("2999" + "\U0001f600" * (2999 % 240)) is not None
-
-
 def test_a_long_name_of_a_user_is_refused(predictor: Predictor) -> None:
     candidates = [asked(long_list(1)[0])]
     assert len(predictor.predict_user([], candidates, user="x" * MOST_NAME)) == 1
     with pytest.raises(DataError, match="user: expected a name of at most 256 characters"):
         predictor.predict_user([], candidates, user="x" * (MOST_NAME + 1))
+    with pytest.raises(DataError, match="user: expected a name in Unicode"):
+        predictor.predict_user([], candidates, user="\ud800")
 
 
 def test_what_is_kept_belongs_to_the_number_of_events_that_was_sent(predictor: Predictor) -> None:

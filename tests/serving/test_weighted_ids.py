@@ -17,7 +17,7 @@ from paddlebox.serving import gate, predictor, source, writer
 from paddlebox.serving.feed import feed_of
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.generation import OpenModel
-from paddlebox.serving.users import UserScorer
+from paddlebox.serving.users import UserRequest, UserScorer
 from paddlebox.tools.diagnose import cli
 from tests.support.configs import make_config, make_slots
 
@@ -63,9 +63,11 @@ def rows_of(cells: int, dense: int) -> tuple[Any, Any]:
     return table, (blocks, filter_table)
 
 
-def inputs_of(slots: Slots, sequences: tuple[str, ...] = ()) -> tuple[Any, FieldParser, Any]:
+def inputs_of(
+    slots: Slots, sequences: tuple[str, ...] = (), users: dict[str, Any] | None = None
+) -> tuple[Any, FieldParser, Any]:
     config = make_config(data={"key_space": "shared"})
-    feed = feed_of(config, slots)
+    feed = {**feed_of(config, slots), "users": users}
     places = slots.positions(sequences)
     feed["sequences"] = [
         count if slot.name in sequences else 0
@@ -161,11 +163,13 @@ def test_a_list_longer_than_its_sequence_is_an_error() -> None:
 
 
 def test_events_of_a_user_have_factors() -> None:
-    slots, scorer = slots_of(), object.__new__(UserScorer)
-    scorer._time = "ts"
-    scorer._inputs, scorer._fields, held = inputs_of(slots)
-    pulled = scorer._pulled([{"user": 7, "tags": ["5:3", "6:1"], "ts": 4}], "history")
-    assert pulled[:, ::2].tolist() == [[1, 32.5]]
+    users = {"known_width": 2, "max_length": 9, "time": "ts", "labels": ["click"]}
+    inputs, fields, held = inputs_of(slots_of(), users=users)
+    scorer: Any = object.__new__(UserScorer)
+    scorer._inputs, scorer._fields, scorer._histories = inputs, fields, core.Histories(0)
+    candidate = {"user": 7, "tags": ["5:3", "6:1"], "ts": 4}
+    prepared = scorer.prepared(UserRequest([], [candidate]))
+    assert prepared.tensors["box_candidates"][:, ::2].tolist() == [[1, 32.5]]
     del held
 
 

@@ -15,6 +15,8 @@ import paddlebox
 PACKAGE = Path(paddlebox.__path__[0])
 LIBRARY, HEADER = PACKAGE / "libpaddlebox_serve.so", PACKAGE / "include" / "paddlebox_serve.h"
 OK, INVALID_ARGUMENT, NOT_FOUND, CORRUPTION, IO_ERROR, OUT_OF_SPACE, FAILED_PRECONDITION = range(7)
+HISTORY_MISSING = 8
+DTYPES = {1: np.float32, 6: np.int32, 7: np.int64}  # of ONNX
 
 OnVersion = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -24,6 +26,7 @@ class Options(ctypes.Structure):
         ("interface", ctypes.c_uint32),
         ("follow_ms", ctypes.c_uint32),
         ("resident_bytes", ctypes.c_uint64),
+        ("history_bytes", ctypes.c_uint64),
         ("pin", ctypes.c_uint64),
         ("ignore_unknown_fields", ctypes.c_int32),
         ("on_version", OnVersion),
@@ -39,8 +42,20 @@ class About(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("version", "generation", "day", "pass_number")),
         *((name, ctypes.c_uint64) for name in ("width", "sparse_slots", "dense_width", "tasks")),
+        ("users", ctypes.c_uint64),
         ("model", ctypes.c_char_p),
         ("created_at", ctypes.c_char_p),
+    )
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("rank", ctypes.c_uint32),
+        ("shape", ctypes.c_int64 * 2),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
     )
 
 
@@ -77,19 +92,65 @@ class Version:
 
     def fill(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """The input of the dense part, (B, width) float32."""
-        batch = ctypes.c_void_p(_library.paddlebox_batch_new())
         room = np.empty((len(instances), self.about.width), np.float32)
-        try:
-            for instance in instances:
-                _library.paddlebox_batch_next(batch)
-                for name, value in instance.items():
-                    if value is not None:
-                        _set(batch, name.encode(), value)
-            at, floats = ctypes.c_void_p(room.ctypes.data), ctypes.c_size_t(room.size)
+        at, floats = ctypes.c_void_p(room.ctypes.data), ctypes.c_size_t(room.size)
+        with _batch(instances) as batch:
             _call(_library.paddlebox_fill, self._handle, batch, at, floats)
-        finally:
-            _library.paddlebox_batch_free(batch)
         return room
+
+    @contextmanager
+    def user(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        user: str = "",
+        after: int = 0,
+    ) -> Iterator[User]:
+        """A request for a user."""
+        name, handle = user.encode(), ctypes.c_void_p()
+        given = self._handle, name, ctypes.c_size_t(len(name)), ctypes.c_uint64(after)
+        with _batch(history) as events, _batch(candidates) as asked:
+            _call(_library.paddlebox_user_begin, *given, events, asked, ctypes.byref(handle))
+        try:
+            yield User(handle)
+        finally:
+            _library.paddlebox_user_end(handle)
+
+
+class User:
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle = handle
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The inputs of the ONNX model."""
+        tensors, count = ctypes.POINTER(Tensor)(), ctypes.c_size_t()
+        into = ctypes.byref(tensors), ctypes.byref(count)
+        _library.paddlebox_user_inputs(self._handle, *into)
+        return {
+            one.name.decode(): np.frombuffer(
+                ctypes.string_at(one.data, one.bytes), DTYPES[one.type]
+            ).reshape(one.shape[: one.rank])
+            for one in tensors[: count.value]
+        }
+
+    def keep(self, known: np.ndarray) -> None:
+        at, floats = ctypes.c_void_p(known.ctypes.data), ctypes.c_size_t(known.size)
+        _call(_library.paddlebox_user_keep, self._handle, at, floats)
+
+
+@contextmanager
+def _batch(instances: Sequence[Mapping[str, Any]]) -> Iterator[ctypes.c_void_p]:
+    batch = ctypes.c_void_p(_library.paddlebox_batch_new())
+    try:
+        for instance in instances:
+            _library.paddlebox_batch_next(batch)
+            for name, value in instance.items():
+                if value is not None:
+                    _set(batch, name.encode(), value)
+        yield batch
+    finally:
+        _library.paddlebox_batch_free(batch)
 
 
 def _set(batch: ctypes.c_void_p, name: bytes, value: Any) -> None:
@@ -130,6 +191,7 @@ class Server:
         path: Path,
         *,
         follow_ms: int = 0,
+        history_bytes: int = 1 << 20,
         pin: int = 0,
         ignore_unknown_fields: bool = False,
         on_version: Callable[[Version], int] | None = None,
@@ -139,7 +201,8 @@ class Server:
 
         self._hook = OnVersion(hook)  # as long as the server
         ignore = int(ignore_unknown_fields)
-        options = Options(1, follow_ms, 1 << 20, pin, ignore, self._hook, None)
+        sizes = 1 << 20, history_bytes
+        options = Options(1, follow_ms, *sizes, pin, ignore, self._hook, None)
         self._handle = ctypes.c_void_p()
         where = str(path).encode(), ctypes.byref(options), ctypes.byref(self._handle)
         _call(_library.paddlebox_open, *where)

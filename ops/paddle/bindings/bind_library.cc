@@ -10,6 +10,7 @@
 #include "feed/text/parser.h"
 #include "library/fields.h"
 #include "library/model_inputs.h"
+#include "library/users.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "serve/serve_table.h"
@@ -24,15 +25,16 @@ class FieldLines {
  public:
   // ignore: count fields that no slot reads, instead of raising a KeyError. plain: called with the
   // values of types that are no plain Python, and whether they are of a list of numbers; returns a
-  // value of a plain type, or (text, whether it is split as a string).
-  FieldLines(const Fields& fields, bool ignore, py::object plain)
-      : fields_(fields), ignore_(ignore), plain_(std::move(plain)) {}
+  // value of a plain type, or (text, whether it is split as a string). stamps: as for Batch::Lines.
+  FieldLines(const Fields& fields, bool ignore, py::object plain, Stamps* stamps)
+      : fields_(fields), ignore_(ignore), plain_(std::move(plain)), stamps_(stamps) {}
 
   void Add(const py::dict& instance) {
     cells_.assign(fields_.columns(), std::string());
     for (const auto& [name, value] : instance) {
       if (!value.is_none()) Set(name, value);
     }
+    if (stamps_ != nullptr) ThrowIfError(stamps_->End());
     fields_.AppendLine(cells_, &text_);
     ++count_;
   }
@@ -43,9 +45,11 @@ class FieldLines {
 
  private:
   void Set(const py::handle& name, const py::handle& value) {
-    const int place = py::isinstance<py::str>(name) ? fields_.Place(View(name)) : Fields::kUnknown;
-    if (place == Fields::kIgnored) return;
-    if (place == Fields::kUnknown) {
+    const bool named = py::isinstance<py::str>(name);
+    const int place = named ? fields_.Place(View(name)) : Fields::kUnknown;
+    const bool stamp = named && stamps_ != nullptr && stamps_->Reads(View(name));
+    if (place == Fields::kIgnored && !stamp) return;
+    if (place == Fields::kUnknown && !stamp) {
       if (!ignore_) {
         PyErr_SetObject(PyExc_KeyError, name.ptr());
         throw py::error_already_set();
@@ -53,13 +57,17 @@ class FieldLines {
       ++unknown_[py::str(name).cast<std::string>()];
       return;
     }
-    at_ = static_cast<size_t>(place);
+    at_ = place < 0 ? fields_.label() : static_cast<size_t>(place);
     given_.clear();
     held_.clear();
     const bool list = PyList_Check(value.ptr()) || PyTuple_Check(value.ptr());
     const bool one = !list && TakeValue(value, false);
     if (!one) TakeList(list ? py::reinterpret_borrow<py::object>(value) : held_.back());
-    const Status status = fields_.Cell(at_, given_.data(), given_.size(), !one, &cells_[at_]);
+    Status status;
+    if (stamp) status = stamps_->Take(View(name), given_.data(), given_.size(), !one);
+    if (status.ok() && place >= 0) {
+      status = fields_.Cell(at_, given_.data(), given_.size(), !one, &cells_[at_]);
+    }
     if (!status.ok()) {
       PyErr_SetString(PyExc_ValueError, ("field " + Repr(name) + ": " + status.message()).c_str());
       throw py::error_already_set();
@@ -130,6 +138,7 @@ class FieldLines {
   const Fields& fields_;
   const bool ignore_;
   const py::object plain_;
+  Stamps* const stamps_;
   std::string text_;
   std::vector<std::string> cells_;
   std::vector<FieldValue> given_;
@@ -182,6 +191,64 @@ void Fill(const ModelInputs& inputs, const Array<uint64_t>& feasigns, const Arra
   ThrowIfError(inputs.Fill(lists, instances, to));
 }
 
+// Raises what a request for a user is answered with.
+void ThrowIfRefused(const Status& status) {
+  const char* name = nullptr;
+  if (status.code() == Code::kInvalidArgument) name = "DataError";
+  if (status.code() == Code::kNotFound) name = "HistoryMissing";
+  if (name == nullptr) return ThrowIfError(status);
+  const py::object type = py::module_::import("paddlebox.errors").attr(name);
+  PyErr_SetString(type.ptr(), status.message().c_str());
+  throw py::error_already_set();
+}
+
+// The tensors of a request by name: views of its memory.
+py::dict TensorsOf(const py::object& request) {
+  py::dict tensors;
+  for (const paddlebox_tensor& tensor : request.cast<const UserRequest&>().tensors()) {
+    const std::vector<py::ssize_t> shape(tensor.shape, tensor.shape + tensor.rank);
+    const char* const type = tensor.type == PADDLEBOX_FLOAT32 ? "float32"
+                             : tensor.type == PADDLEBOX_INT32 ? "int32"
+                                                              : "int64";
+    tensors[tensor.name] = py::array(py::dtype(type), shape, tensor.data, request);
+  }
+  return tensors;
+}
+
+void BindUsers(py::module_& module) {
+  py::class_<Stamps>(module, "Stamps")
+      .def(py::init([](const ModelInputs& inputs, bool labels) {
+             return std::make_unique<Stamps>(*inputs.users(), labels);
+           }),
+           py::keep_alive<1, 2>(), py::arg("inputs"), py::arg("labels"));
+  py::class_<Histories>(module, "Histories").def(py::init<size_t>(), py::arg("budget_bytes"));
+  py::class_<UserRequest>(module, "UserRequest")
+      .def(py::init([](const ModelInputs& inputs, Histories* histories, const py::bytes& user,
+                       uint64_t after) {
+             auto begun = UserRequest::Begin(inputs, histories, user, after);
+             ThrowIfRefused(begun.status());
+             return std::move(begun.value());
+           }),
+           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::arg("inputs"), py::arg("histories"),
+           py::arg("user"), py::arg("after"))
+      .def("prepare",
+           [](UserRequest& self, const ParsedChunk& events, const Stamps& of_events,
+              const ParsedChunk& candidates, const Stamps& of_candidates) {
+             Status status;
+             {
+               const py::gil_scoped_release release;
+               status = self.Prepare(events, of_events, candidates, of_candidates);
+             }
+             ThrowIfRefused(status);
+           })
+      .def_property_readonly("tensors", &TensorsOf)
+      .def("keep", [](UserRequest& self, const Array<float>& made) {
+        const py::gil_scoped_release release;
+        ThrowIfError(self.Keep(made.data(), SizeOf(made)));
+      });
+  module.attr("MOST_NAME") = kMostName;
+}
+
 }  // namespace
 
 void BindLibrary(py::module_& module) {
@@ -191,8 +258,9 @@ void BindLibrary(py::module_& module) {
       }))
       .def("place", [](const Fields& self, const std::string& name) { return self.Place(name); });
   py::class_<FieldLines>(module, "FieldLines")
-      .def(py::init<const Fields&, bool, py::object>(), py::keep_alive<1, 2>(), py::arg("fields"),
-           py::arg("ignore"), py::arg("plain"))
+      .def(py::init<const Fields&, bool, py::object, Stamps*>(), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 5>(), py::arg("fields"), py::arg("ignore"), py::arg("plain"),
+           py::arg("stamps"))
       .def("add", &FieldLines::Add)
       .def_property_readonly("text", &FieldLines::text)
       .def_property_readonly("count", &FieldLines::count)
@@ -218,6 +286,7 @@ void BindLibrary(py::module_& module) {
           },
           py::arg("chunk"), py::arg("out").noconvert())
       .def_property_readonly("width", &ModelInputs::width);
+  BindUsers(module);
 }
 
 }  // namespace pbx

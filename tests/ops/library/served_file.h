@@ -21,7 +21,7 @@ inline std::string Sealed(const std::string& payload) {
   return std::string(reinterpret_cast<const char*>(&crc), 4) + payload;
 }
 
-inline const char* const kFeed = R"({"model": "small", "tasks": ["click"], "users": false,
+inline const char* const kFeed = R"({"model": "small", "tasks": ["click"], "users": null,
   "format": "csv", "per_slot_keys": false, "max_line_bytes": 1000, "csv": "\u001f\u001e",
   "slots": [
     {"name": "click", "type": "label", "dim": 1, "column": ""},
@@ -35,6 +35,18 @@ inline const char* const kFeed = R"({"model": "small", "tasks": ["click"], "user
     "label": 0, "columnar": false, "nulls": ["NULL"], "list_separator": "|", "tabs": false},
   "poolings": ["plain", "mean"], "tables": [0, 0], "sequences": [0, 0], "clicks": [],
   "cvm": false})";
+
+// The same for a model that reads the histories of users, of which a candidate sees 4 events.
+inline std::string FeedOfUsers() {
+  std::string feed = kFeed;
+  const auto replace = [&](const std::string& old, const char* with) {
+    feed.replace(feed.find(old), old.size(), with);
+  };
+  replace(R"("users": null)", R"("users": {"known_width": 2, "max_length": 5, "time": "ts",
+    "labels": ["click"]})");
+  replace(R"(["late"])", R"(["late", "ts"])");
+  return feed;
+}
 
 // The bytes of a file whose version v has weight v in the row of user "u" and in that of tag 7, and
 // twice that in the row of tag 8. Rows have no counts, so the pooled slot is embed_w and embedx.

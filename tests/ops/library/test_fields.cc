@@ -119,5 +119,52 @@ TEST(a_plan_that_contradicts_itself_is_an_error) {
   }
 }
 
+// The error of a field, or "".
+std::string Taken(Stamps* stamps, const char* name, const FieldValue& value, bool list = false) {
+  return stamps->Take(name, &value, 1, list).message();
+}
+
+TEST(an_event_has_a_time_and_a_label_and_a_candidate_a_time) {
+  const UserForm form = {4, 9, "ts", {"click", "clicked"}};
+  Stamps events(form, true), candidates(form, false);
+  CHECK(events.Reads("ts") && events.Reads("click") && events.Reads("clicked"));
+  CHECK(candidates.Reads("ts") && !candidates.Reads("click"));
+  CHECK_EQ(Taken(&events, "ts", Digits("9223372036854775807")), "");
+  CHECK_EQ(Taken(&events, "clicked", Text("0.5")), "");
+  CHECK_OK(events.End());
+  CHECK_EQ(Taken(&events, "ts", Text("3")), "");
+  CHECK_EQ(Taken(&events, "click", Bool(true)), "");
+  CHECK_OK(events.End());
+  CHECK((events.times() == std::vector<int64_t>{INT64_MAX, 3}));
+  CHECK((events.labels() == std::vector<float>{0.5f, 1}));
+  CHECK_EQ(Taken(&candidates, "ts", Digits("7")), "");
+  CHECK_OK(candidates.End());
+  CHECK_EQ(candidates.End().message(),
+           "field 'ts': expected a time, an integer from 0 to 2^63 - 1, found nothing");
+  CHECK_EQ(Taken(&events, "ts", Digits("7")), "");
+  CHECK_EQ(events.End().message(),
+           "field 'click': expected the label of the event, a number, found nothing");
+}
+
+TEST(what_is_no_time_or_label_is_shown) {
+  const UserForm form = {4, 9, "ts", {"click"}};
+  Stamps events(form, true);
+  const std::string time = "expected a time, an integer from 0 to 2^63 - 1, found ";
+  CHECK_EQ(Taken(&events, "ts", Digits("-1")), time + "-1");
+  CHECK_EQ(Taken(&events, "ts", Digits("9223372036854775808")), time + "9223372036854775808");
+  CHECK_EQ(Taken(&events, "ts", Text("1 ")), time + "'1 '");
+  CHECK_EQ(Taken(&events, "ts", Real(3)), time + "3.0");
+  CHECK_EQ(Taken(&events, "ts", Bool(true)), time + "True");
+  CHECK_EQ(Taken(&events, "ts", Digits("1"), true), time + "a list");
+  CHECK_EQ(Taken(&events, "ts", FieldValue()), time + "nothing");
+  const std::string label = "expected the label of the event, a number, found ";
+  CHECK_EQ(Taken(&events, "click", Text("yes")), label + "'yes'");
+  CHECK_EQ(Taken(&events, "click", Text("nan")), label + "'nan'");
+  CHECK_EQ(Taken(&events, "click", Real(1e39)), label + "1e+39");
+  const std::string huge = "1" + std::string(400, '0');
+  CHECK_EQ(Taken(&events, "click", Digits(huge.c_str())), label + huge.substr(0, 40));
+  CHECK_EQ(Taken(&events, "click", FieldValue()), label + "nothing");
+}
+
 }  // namespace
 }  // namespace pbx

@@ -397,5 +397,255 @@ TEST(versions_are_swapped_under_load) {
   paddlebox_close(server);
 }
 
+// ---- histories of users
+
+struct UserFile : File {
+  explicit UserFile(const char* name) : File(name) {}
+  void Show(uint64_t version) const {
+    auto values = Values(version);
+    values["model/000000000002/feed"] = test::Sealed(test::FeedOfUsers());
+    Replace(path, LmdbPages::File(values, 2));
+  }
+};
+
+// A request for a user with an event at each time, whose label is the time modulo 2. Candidates are
+// at time 99.
+struct Request {
+  Request(const paddlebox_version* version, const std::string& user, uint64_t after,
+          const std::vector<int64_t>& times, size_t candidates = 1)
+      : events(paddlebox_batch_new()), asked(paddlebox_batch_new()) {
+    for (const int64_t time : times) {
+      Add(events, time);
+      paddlebox_batch_integer(events, "click", time % 2);
+    }
+    for (size_t i = 0; i < candidates; ++i) Add(asked, 99);
+    code = paddlebox_user_begin(version, user.data(), user.size(), after, events, asked, &request,
+                                &error);
+    if (code == PADDLEBOX_OK) paddlebox_user_inputs(request, &inputs, &n);
+  }
+  ~Request() {
+    paddlebox_user_end(request);
+    paddlebox_batch_free(events);
+    paddlebox_batch_free(asked);
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  static void Add(paddlebox_batch* batch, int64_t time) {
+    paddlebox_batch_next(batch);
+    paddlebox_batch_text(batch, "user", "u", 1);
+    paddlebox_batch_real(batch, "age", 0.5);
+    paddlebox_batch_integer(batch, "ts", time);
+  }
+
+  template <typename T>
+  std::vector<T> Input(const std::string& name) const {
+    for (size_t i = 0; i < n; ++i) {
+      if (inputs[i].name != name) continue;
+      const auto* const data = static_cast<const T*>(inputs[i].data);
+      return std::vector<T>(data, data + inputs[i].bytes / sizeof(T));
+    }
+    return {T(-1)};
+  }
+
+  // Keeps what a dense part could make of a token: its time, and twice that.
+  void Keep() const {
+    std::vector<float> made;
+    const auto times = Input<int64_t>("box_time");
+    for (const int32_t token : Input<int32_t>("box_new")) {
+      const auto time = static_cast<float>(times[static_cast<size_t>(token)]);
+      made.insert(made.end(), {time, 2 * time});
+    }
+    CHECK_EQ(paddlebox_user_keep(request, made.data(), made.size(), nullptr), PADDLEBOX_OK);
+  }
+
+  paddlebox_batch *events, *asked;
+  int code = 0;
+  paddlebox_error error{};
+  paddlebox_user* request = nullptr;
+  const paddlebox_tensor* inputs = nullptr;
+  size_t n = 0;
+};
+
+using Ints = std::vector<int32_t>;
+using Longs = std::vector<int64_t>;
+using Floats = std::vector<float>;
+
+TEST(candidates_follow_the_events_that_are_kept_and_the_new_ones) {
+  const UserFile file("users");
+  file.Show(4);
+  paddlebox_server* const server = Opened(file.path, Options());
+  paddlebox_version* version = nullptr;
+  paddlebox_about about;
+  paddlebox_acquire(server, &version);
+  paddlebox_describe(version, &about);
+  CHECK_EQ(about.users, 1u);
+  {
+    const Request first(version, "u1", 0, {1, 2, 3}, 2);
+    CHECK_EQ(std::string(first.error.message), "");
+    const Floats event = {4, 0, 0, 0, 0, 0, 0.5f};
+    Floats events;
+    for (int i = 0; i < 3; ++i) events.insert(events.end(), event.begin(), event.end());
+    CHECK(first.Input<float>("box_events") == events);
+    CHECK((first.Input<float>("box_label") == Floats{1, 0, 1}));
+    CHECK_EQ(first.Input<float>("box_candidates").size(), 14u);
+    CHECK(first.Input<float>("box_known").empty());
+    CHECK((first.Input<int32_t>("box_offsets") == Ints{0, 3}));
+    CHECK((first.Input<int32_t>("box_target_offsets") == Ints{0, 2}));
+    CHECK((first.Input<int32_t>("box_seen") == Ints{0, 1, 2, 3, 3}));
+    CHECK((first.Input<int64_t>("box_time") == Longs{1, 2, 3, 99, 99}));
+    CHECK((first.Input<int32_t>("box_new") == Ints{0, 1, 2, 3, 4}));
+    CHECK((first.Input<int32_t>("box_asked") == Ints{3, 4}));
+    CHECK_EQ(first.inputs[0].type, PADDLEBOX_FLOAT32);
+    CHECK_EQ(first.inputs[0].shape[1], 7);
+    first.Keep();
+  }
+  {
+    const Request next(version, "u1", 3, {4});
+    CHECK((next.Input<float>("box_known") == Floats{1, 2, 2, 4, 3, 6}));
+    CHECK((next.Input<float>("box_label") == Floats{0}));
+    CHECK((next.Input<int32_t>("box_seen") == Ints{0, 0, 0, 3, 4}));
+    CHECK((next.Input<int64_t>("box_time") == Longs{1, 2, 3, 4, 99}));
+    CHECK((next.Input<int32_t>("box_new") == Ints{3, 4}));
+    CHECK((next.Input<int32_t>("box_asked") == Ints{1}));
+    // It is not kept, so the next request has another fourth event.
+  }
+  CHECK_EQ(Request(version, "u1", 4, {}).code, PADDLEBOX_HISTORY_MISSING);
+  Request(version, "u1", 3, {5}).Keep();
+  {
+    const Request repeated(version, "u1", 2, {3, 5});  // forgets the later ones
+    CHECK((repeated.Input<float>("box_known") == Floats{1, 2, 2, 4}));
+    repeated.Keep();
+  }
+  {
+    const Request over(version, "u1", 4, {6}, 0);  // 5 events: the first two are left out
+    CHECK((over.Input<int64_t>("box_time") == Longs{3, 5, 6}));
+    CHECK((over.Input<float>("box_label") == Floats{1, 1, 0}));
+    CHECK(over.Input<float>("box_known").empty());
+    over.Keep();
+  }
+  const Request before(version, "u1", 4, {});
+  CHECK_EQ(before.code, PADDLEBOX_HISTORY_MISSING);
+  CHECK_EQ(before.error.code, PADDLEBOX_HISTORY_MISSING);
+  CHECK_EQ(std::string(before.error.message),
+           "after: expected at most 5, the events of user 'u1' that are kept here, found 4: send "
+           "the whole history, and after 0");
+  CHECK((Request(version, "u1", 5, {}).Input<float>("box_known") == Floats{3, 6, 5, 10, 6, 12}));
+  // A new version starts without histories; the old one has its own as long as it is in use.
+  file.Show(5);
+  CHECK_EQ(paddlebox_refresh(server, nullptr, nullptr), PADDLEBOX_OK);
+  paddlebox_version* newer = nullptr;
+  paddlebox_acquire(server, &newer);
+  CHECK_EQ(Request(newer, "u1", 5, {}).code, PADDLEBOX_HISTORY_MISSING);
+  CHECK_EQ(Request(version, "u1", 5, {}).code, PADDLEBOX_OK);
+  paddlebox_release(version);
+  paddlebox_release(newer);
+  paddlebox_close(server);
+}
+
+TEST(a_wrong_request_for_a_user_is_named) {
+  const UserFile file("wrong_users");
+  file.Show(1);
+  const File other("no_users");
+  other.Show(1);
+  paddlebox_server* const server = Opened(file.path, Options());
+  paddlebox_server* const without = Opened(other.path, Options());
+  paddlebox_version *version = nullptr, *of_instances = nullptr;
+  paddlebox_acquire(server, &version);
+  paddlebox_acquire(without, &of_instances);
+  const Request late(version, "u", 0, {4, 7, 6});
+  CHECK_EQ(late.code, PADDLEBOX_INVALID_ARGUMENT);
+  CHECK_EQ(std::string(late.error.message),
+           "history 2: expected events in the order of time, found time 6 after 7");
+  Request(version, "u", 0, {4}).Keep();
+  CHECK(Has(Request(version, "u", 1, {3}).error.message,
+            "history 0: expected events in the order "
+            "of time, found time 3 after 4"));
+  CHECK(Has(Request(version, "u", 0, {4, -1}).error.message,
+            "history 1: field 'ts': expected a time, an integer from 0 to 2^63 - 1, found -1"));
+  // 256 characters of two bytes, and one more.
+  std::string name;
+  for (int i = 0; i < 256; ++i) name += "\u00e9";
+  CHECK_EQ(Request(version, name, 0, {}).code, PADDLEBOX_OK);
+  const Request long_name(version, name + "x", 0, {});
+  CHECK_EQ(long_name.code, PADDLEBOX_INVALID_ARGUMENT);
+  CHECK(Has(long_name.error.message, "user: expected a name of at most 256 characters, found 257"));
+  const Request once(version, "u", 0, {1, 2});
+  const float made[4] = {};
+  paddlebox_error error;
+  CHECK_EQ(paddlebox_user_keep(once.request, made, 3, &error), PADDLEBOX_INVALID_ARGUMENT);
+  CHECK(Has(error.message, "expected at least 4 floats, 2 for each new event, found 3"));
+  once.Keep();
+  CHECK_EQ(paddlebox_user_keep(once.request, made, 4, &error), PADDLEBOX_FAILED_PRECONDITION);
+  // Without a name, nothing is kept.
+  Request(version, "", 0, {1}).Keep();
+  CHECK_EQ(Request(version, "", 1, {}).code, PADDLEBOX_HISTORY_MISSING);
+  paddlebox_batch* const batch = paddlebox_batch_new();
+  SetInstance(batch);
+  CHECK(Has(Wrong(server, batch, PADDLEBOX_FAILED_PRECONDITION),
+            "the model small reads the history of a user"));
+  const Request instances(of_instances, "u", 0, {1});
+  CHECK_EQ(instances.code, PADDLEBOX_FAILED_PRECONDITION);
+  CHECK(Has(instances.error.message, "the model small reads no history: call paddlebox_fill"));
+  // A candidate without a time; an unknown field.
+  paddlebox_user* request = nullptr;
+  CHECK_EQ(paddlebox_user_begin(version, "u", 1, 0, nullptr, batch, &request, &error),
+           PADDLEBOX_INVALID_ARGUMENT);
+  CHECK(Has(error.message, "candidate 0: field 'ts': expected a time"));
+  paddlebox_batch_integer(batch, "new", 1);
+  CHECK_EQ(paddlebox_user_begin(version, "u", 1, 0, batch, nullptr, &request, &error),
+           PADDLEBOX_NOT_FOUND);
+  CHECK(Has(error.message, "history 0: no slot reads a field 'new'"));
+  CHECK(request == nullptr);
+  paddlebox_batch_free(batch);
+  paddlebox_release(version);
+  paddlebox_release(of_instances);
+  paddlebox_close(server);
+  paddlebox_close(without);
+}
+
+// Threads ask for the same users, whose histories do not all fit, while versions are swapped.
+TEST(histories_are_kept_and_dropped_under_load) {
+  const UserFile file("load_users");
+  file.Show(1);
+  paddlebox_options options = Options();
+  options.history_bytes = 3000;
+  paddlebox_server* const server = Opened(file.path, options);
+  std::atomic<uint64_t> continued{0}, missing{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < (test::kSanitized ? 100 : 1000); ++round) {
+        paddlebox_version* version = nullptr;
+        paddlebox_acquire(server, &version);
+        const std::string user = std::to_string(round % 3 == 0 ? round % 8 : 0);
+        for (uint64_t after = 2; after < 4; ++after) {
+          const Request next(version, user, after, {7});
+          if (next.code == PADDLEBOX_OK) {
+            ++continued;
+            const auto known = next.Input<float>("box_known");
+            CHECK_EQ(known.size(), 2 * after);
+            for (size_t at = 0; at < known.size(); at += 2) CHECK_EQ(known[at] * 2, known[at + 1]);
+            next.Keep();
+          } else {
+            CHECK_EQ(next.code, PADDLEBOX_HISTORY_MISSING);
+            ++missing;
+            Request(version, user, 0, {1, 2}).Keep();
+          }
+        }
+        paddlebox_release(version);
+      }
+    });
+  }
+  for (uint64_t version = 2; version < 20; ++version) {
+    file.Show(version);
+    CHECK_EQ(paddlebox_refresh(server, nullptr, nullptr), PADDLEBOX_OK);
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(continued > 50);
+  CHECK(missing > 50);
+  paddlebox_close(server);
+}
+
 }  // namespace
 }  // namespace pbx
