@@ -302,7 +302,7 @@ Result<uint64_t> Current(const LmdbReader& reader, const LmdbReader::Map& map,
 
 Result<ServedFile::Step> ServedFile::Try(std::optional<uint64_t> pin, const ServedVersion* before,
                                          std::shared_ptr<const ServedVersion>* out) {
-  if (reader_ == nullptr || !reader_->IsAtPath()) {  // a whole file may have been renamed onto it
+  if (reader_ == nullptr || !reader_->IsAt(path_)) {  // a whole file may have been renamed onto it
     Result<std::shared_ptr<LmdbReader>> opened = LmdbReader::Open(path_);
     PBX_RETURN_IF_ERROR(opened.status());
     reader_ = std::move(opened.value());

@@ -1,6 +1,7 @@
 // LmdbReader: reads an export file, which is an LMDB environment in one file, without LMDB: it
 // takes no part in LMDB's lock file. docs/formats/export.md, "Readers without LMDB", says why a
-// leased generation stays where it is.
+// leased generation stays where it is. For programs that read the file with LMDB, it checks the
+// pages first.
 //
 // It trusts no number in the file: every page, offset and length is checked before it is used.
 #pragma once
@@ -15,6 +16,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/map_guard.h"
 #include "base/status.h"
@@ -47,6 +50,7 @@ class LmdbReader {
     uint64_t page_bytes = 0;
     uint64_t pages = 0;  // numbers of pages are below it
     uint64_t root = 0;
+    uint64_t free = 0;  // root of the tree of free pages
     bool operator==(const State& other) const {
       return transaction == other.transaction && root == other.root;
     }
@@ -63,7 +67,8 @@ class LmdbReader {
   static Result<std::shared_ptr<LmdbReader>> Open(const std::string& path);
   ~LmdbReader();
 
-  // The newest state. Corruption.
+  // The states after the last two transactions, in no order. Corruption.
+  Result<std::pair<State, State>> States() const;
   Result<State> Newest() const;
   // Whether the pages of a state still are as they were: at most one transaction has ended since.
   // What was read before the call is valid then.
@@ -77,8 +82,15 @@ class LmdbReader {
   Status ForEach(const Map& map, const State& state, std::string_view prefix,
                  const Visit& visit) const;
 
-  // Whether the file at the path still is this one.
-  bool IsAtPath() const;
+  // Checks each page of a state, but not the values. LMDB follows numbers of pages, offsets and
+  // lengths without checking them, so a damaged one can end the process. A read transaction of the
+  // state must be open, or this process be the only writer. free: also checks the tree of free
+  // pages, which only a writer reads. Corruption names the page.
+  Status Check(const State& state, bool free) const;
+
+  // Whether the file at a path is this one.
+  bool IsAt(const std::string& path) const;
+  uint64_t bytes() const;  // of the file
 
   // Takes part in a shared lock on one byte far behind the end of the file, which a writer that
   // removes the generation must lock alone. False: a writer removes it now. End each lease once.
@@ -90,6 +102,11 @@ class LmdbReader {
  private:
   LmdbReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   struct Walk;
+  struct Tree;
+  Status CheckPage(Tree* tree, uint64_t number, std::string_view separator, int depth) const;
+  Status CheckLeaf(Tree* tree, std::string_view page, uint64_t number, size_t at) const;
+  Status CheckFree(const State& state, std::vector<bool>* used) const;
+  Status Take(std::vector<bool>* used, uint64_t first, uint64_t count) const;
   Status Page(const Walk& walk, uint64_t number, int depth) const;
   Status Leaf(const Walk& walk, std::string_view page, uint64_t number, size_t count) const;
   Status Node(const Walk& walk, std::string_view page, size_t at, size_t key_bytes,

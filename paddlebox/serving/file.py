@@ -18,10 +18,10 @@ from typing import Any
 
 import lmdb
 
+from paddlebox._native import core
 from paddlebox.closing import Closing
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PaddleBoxError, StoreError
-from paddlebox.serving.pages import Meta, Pages
 from paddlebox.store.files import guard_map, lmdb_text, seal, unseal
 
 FORMAT = 6
@@ -168,16 +168,16 @@ def reading(path: Path) -> Iterator[None]:
 class _Open:
     env: Any
     write: bool
-    pages: Pages
+    pages: Any  # native LmdbReader
     guard: Any
-    checked: Meta | None = None  # the state whose pages were checked last
+    checked: Any = None  # the state whose pages were checked last
     bytes: int = 0  # the largest size of the file that was found
     users: int = 0
 
     def close(self) -> None:
         self.guard = None  # before its map goes
         self.env.close()
-        self.pages.close()
+        self.pages = None
 
 
 # By (pid, real path), because LMDB forbids a second environment of a file in one process.
@@ -211,7 +211,7 @@ class ExportFile(Closing):
     def _opened(self, write: bool, create: bool) -> _Open:
         with system_errors(self.path, "open"):
             if self.path.exists():
-                Pages(self.path).close()  # LMDB reads these two pages when it opens the file
+                core.LmdbReader(os.fspath(self.path))  # LMDB reads two pages when it opens it
             env = lmdb.open(
                 os.fspath(self.path),
                 map_size=MAP_BYTES,
@@ -224,11 +224,11 @@ class ExportFile(Closing):
             )
             with contextlib.ExitStack() as on_error:
                 on_error.callback(env.close)
-                opened = _Open(env, write, Pages(self.path), guard_map(self.path))
+                pages = core.LmdbReader(os.fspath(self.path))
+                opened = _Open(env, write, pages, guard_map(self.path))
                 on_error.callback(opened.close)
                 if write:
-                    newest = max(opened.pages.metas(), key=lambda meta: meta.transaction)
-                    opened.pages.check(newest, free=True)
+                    pages.check(pages.newest, free=True)
                 on_error.pop_all()
             return opened
 
@@ -260,10 +260,10 @@ class ExportFile(Closing):
                 self.check_whole()
                 txn = file.env.begin(buffers=True)
                 try:
-                    states = file.pages.metas()
+                    states = file.pages.states
                     state = next((s for s in states if s.transaction == txn.id()), None)
                     if state is not None:
-                        if state != file.checked:
+                        if file.checked is None or state != file.checked:
                             file.pages.check(state, free=False)
                             file.checked = state
                         return txn
@@ -277,13 +277,13 @@ class ExportFile(Closing):
         """Raises: CorruptionError if another process has cut the open file short, so that what was
         read from the map may be zeros; StoreError if it was replaced."""
         file = self._file
-        size = file.pages.size
+        size = file.pages.bytes
         if size < file.bytes or (file.guard is not None and file.guard.shrunk):
             raise CorruptionError(
                 f"{self.path}: is cut short: expected {file.bytes} bytes, found {size}; {_REPLACED}"
             )
         file.bytes = size
-        if not file.pages.is_at(self.path):
+        if not file.pages.is_at(os.fspath(self.path)):
             raise StoreError(f"{self.path}: is not the file that was opened; {_REPLACED}")
 
     def check_map(self) -> None:

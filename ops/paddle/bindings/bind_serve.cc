@@ -8,6 +8,7 @@
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "serve/layer_writer.h"
+#include "serve/lmdb_reader.h"
 #include "serve/serve_table.h"
 #include "serve/vector_index.h"
 #include "table/kernels.h"
@@ -196,6 +197,25 @@ void Append(VectorIndexWriter& writer, const Array<float>& vectors) {
 
 void BindServe(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<LmdbReader::State>(module, "LmdbState")
+      .def_readonly("transaction", &LmdbReader::State::transaction)
+      .def("__eq__", [](const LmdbReader::State& a, const LmdbReader::State& b) {
+        return a == b && a.free == b.free && a.pages == b.pages;
+      });
+  py::class_<LmdbReader, std::shared_ptr<LmdbReader>>(module, "LmdbReader")
+      .def(py::init([](const std::string& path) { return ValueOrThrow(LmdbReader::Open(path)); }))
+      .def_property_readonly("states",
+                             [](const LmdbReader& self) { return ValueOrThrow(self.States()); })
+      .def_property_readonly("newest",
+                             [](const LmdbReader& self) { return ValueOrThrow(self.Newest()); })
+      .def(
+          "check",
+          [](const LmdbReader& self, const LmdbReader::State& state, bool free) {
+            ThrowIfError(self.Check(state, free));
+          },
+          release, py::arg("state"), py::arg("free"))
+      .def("is_at", &LmdbReader::IsAt)
+      .def_property_readonly("bytes", &LmdbReader::bytes);
   py::class_<ServeTable> table(module, "ServeTable");
   table
       .def(py::init([](const std::string& name, int embedx_dim, bool counts,

@@ -11,6 +11,7 @@
 #include "library/lmdb_pages.h"
 #include "library/paddlebox_serve.h"
 #include "library/served_file.h"
+#include "serve/lmdb_reader.h"
 
 namespace pbx {
 namespace {
@@ -266,6 +267,31 @@ TEST(a_damaged_page_is_an_error_or_changes_nothing) {
   CHECK(opened > 100);
   CHECK(refused > 20);
   paddlebox_batch_free(batch);
+}
+
+TEST(pages_are_checked_before_lmdb_reads_them) {
+  const File file("checked");
+  const std::string whole = LmdbPages::File(Values(3), 2);
+  const auto checked = [&](const std::string& bytes) {
+    Replace(file.path, bytes);
+    const auto reader = LmdbReader::Open(file.path);
+    if (!reader.ok()) return reader.status();
+    return reader.value()->Check(reader.value()->Newest().value(), true);
+  };
+  CHECK_OK(checked(whole));
+  size_t refused = 0;
+  for (size_t at = 0; at < whole.size(); at += 7) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 0x55);
+    const Status status = checked(changed);
+    CHECK(status.ok() || status.code() == Code::kCorruption);
+    refused += status.ok() ? 0 : 1;
+  }
+  CHECK(refused > 20);
+  std::string moved = whole;
+  moved[whole.find("model/000000000002/feed") + 19] = 'x';  // to behind "onnx"
+  CHECK(Has(checked(moved).message(), "keys are out of order"));
+  CHECK(Has(checked(whole.substr(0, 3 * LmdbPages::kPage)).message(), "the file ends before it"));
 }
 
 TEST(a_damaged_block_fails_the_requests_that_need_it) {
