@@ -36,6 +36,8 @@ class Tokens:
     times: Any  # (T) int64
 
     def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
+        # Without a bias, times are an input of the operator too: a frozen program reads all inputs.
+        bias = paddle.zeros([form.heads, 1]) if form.time_bias is None else form.time_bias
         return ops.jagged_attention(
             q,
             k,
@@ -45,8 +47,8 @@ class Tokens:
             self.target_offsets,
             heads=form.heads,
             divisor=form.divisor,
-            times=self.times if form.time_bias is not None else None,
-            time_bias=form.time_bias,
+            times=self.times,
+            time_bias=bias,
             position_bias=form.position_bias,
             dtype=form.dtype,
         )
