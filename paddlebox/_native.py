@@ -35,9 +35,11 @@ def _import_paddle() -> ModuleType:
             raise ImportError(_paddle_version.no_libgomp(error), name="paddle") from error
 
 
-def _start_openmp() -> None:
-    """Let the OpenMP runtime of Paddle begin now. Otherwise it does with the first kernel, and sets
-    an environment variable while other threads of Paddle may read the environment, which can crash.
+def start_openmp() -> None:
+    """Let the OpenMP runtime of Paddle begin now: call it before Paddle begins threads. Otherwise it
+    begins with the first kernel, and sets an environment variable while threads of Paddle may read
+    the environment, which can crash. Not when this module is imported: after a fork, a process in
+    which it has begun may crash.
     """
     with suppress(OSError):  # another build of Paddle
         ctypes.CDLL("libiomp5.so").omp_get_dynamic()
@@ -75,5 +77,4 @@ def _load(paddle: ModuleType) -> ModuleType:
 
 
 paddle: ModuleType = _import_paddle()
-_start_openmp()
 core: ModuleType = _load(paddle)

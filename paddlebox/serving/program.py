@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
+from paddlebox._native import start_openmp
 from paddlebox.config import Config, Slots
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
@@ -57,6 +58,7 @@ def create_predictor(program: bytes, parameters: bytes, threads: int) -> Any:
         config.disable_glog_info()
         config.disable_mkldnn()  # it prints to stdout, and is not faster here
         config.set_cpu_math_library_num_threads(threads)
+        start_openmp()
         return inference.create_predictor(config)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
+from paddlebox._native import start_openmp
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
 from paddlebox.models.dssm import towers_of
@@ -95,6 +96,7 @@ class StaticProgram(ModelProgram):
         self._evaluation = evaluate, self._build(config, slots, evaluate, unused, train=False)
         if is_plugged_in() and self._on_gpu:
             check_kernels(config.model.type.value, (self._startup, self._train, evaluate))
+        start_openmp()
         self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):

@@ -175,13 +175,40 @@ def test_large_arrays_go_back_to_the_system() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_openmp_begins_before_paddle_has_threads() -> None:
+OPENMP = """
+import ctypes, os, sys
+import paddlebox._native
+
+def begun():
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    return getenv(b"__KMP_REGISTERED_LIB_%d" % os.getpid()) is not None
+
+assert not begun(), "a process that forks later may crash"
+"""
+
+
+@pytest.mark.parametrize("who", ["training", "serving"])
+def test_openmp_begins_before_paddle_has_threads(who: str) -> None:
     """It sets a variable of the environment, which a thread of Paddle may be reading."""
-    program = (
-        "import ctypes, os, paddlebox._native\n"
-        "getenv = ctypes.CDLL(None).getenv\n"
-        "getenv.restype = ctypes.c_void_p\n"
-        "assert getenv(b'__KMP_REGISTERED_LIB_%d' % os.getpid())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    begins = {
+        "training": """
+from types import SimpleNamespace
+from paddlebox.config import load_config, load_slots
+from paddlebox.training import static_program
+paddle = static_program.paddle
+def executor(place):
+    sys.exit(0 if begun() else 1)
+paddle.static.Executor = executor
+paddle.enable_static()
+config = load_config("configs/deepfm_synthetic.yaml", ["model.dense_ranges=none"])
+static_program.StaticProgram(config, load_slots(config.data.slots), SimpleNamespace(changes_gradients=False))
+""",
+        "serving": """
+from paddlebox.serving import program
+program.paddle.inference.create_predictor = lambda config: sys.exit(0 if begun() else 1)
+program.create_predictor(b"{", b"", 1)
+""",
+    }[who]
+    done = subprocess.run([sys.executable, "-c", OPENMP + begins], cwd=ROOT, check=False)
     assert done.returncode == 0
