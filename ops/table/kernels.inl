@@ -570,6 +570,7 @@ void PullPooled(const RowBlock& block, const int32_t* ids, const int32_t* offset
   PBX_FOR_DIM(PullPooledOf, block, ids, offsets, begin, end, use_cvm, output)
 }
 
+#include "table/kernels_merge.inl"
 #include "table/kernels_push.inl"
 
 #undef PBX_FOR_DIM

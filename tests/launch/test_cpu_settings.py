@@ -202,7 +202,8 @@ def executor(place):
 paddle.static.Executor = executor
 paddle.enable_static()
 config = load_config("configs/deepfm_synthetic.yaml", ["model.dense_ranges=none"])
-static_program.StaticProgram(config, load_slots(config.data.slots), SimpleNamespace(changes_gradients=False))
+sync = SimpleNamespace(changes_gradients=False)
+static_program.StaticProgram(config, load_slots(config.data.slots), sync)
 """,
         "serving": """
 from paddlebox.serving import program
