@@ -36,10 +36,10 @@ def _import_paddle() -> ModuleType:
 
 
 def start_openmp() -> None:
-    """Let the OpenMP runtime of Paddle begin now: call it before Paddle begins threads. Otherwise it
-    begins with the first kernel, and sets an environment variable while threads of Paddle may read
-    the environment, which can crash. Not when this module is imported: after a fork, a process in
-    which it has begun may crash.
+    """Let the OpenMP runtime of Paddle begin now: call it before Paddle begins threads. Otherwise
+    it begins with the first kernel, and sets an environment variable while threads of Paddle may
+    read the environment, which can crash. It does not begin when this module is imported, because
+    a child of a process in which it has begun may crash.
     """
     with suppress(OSError):  # another build of Paddle
         ctypes.CDLL("libiomp5.so").omp_get_dynamic()
