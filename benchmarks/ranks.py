@@ -143,21 +143,30 @@ def together(
 
 
 def from_memory(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
-    """Samples/s of the steps of a job's last pass, whose instances are in memory. It packs them
-    into batches, but no other pass is read, staged or committed meanwhile."""
-    run_dir = job(folder, ranks, batch, cores, 1, f"checkpoint.every={PASSES}")
+    """Samples/s of the steps of a job's last pass, whose batches are in memory. No other pass is
+    read, staged or committed meanwhile."""
+    program = "benchmarks/peers/prepared_rank.py"
+    run_dir = job(folder, ranks, batch, cores, 1, f"checkpoint.every={PASSES}", program=program)
     last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    spans = last["spans"]
-    return float(last["samples"]) / float(spans["train"][1] - spans["pack"][0])
+    begin, end = last["spans"]["train"]
+    return float(last["samples"]) / float(end - begin)
 
 
-def job(folder: Path, ranks: int, batch: int, cores: list[int], share: int, *more: str) -> Path:
+def job(
+    folder: Path,
+    ranks: int,
+    batch: int,
+    cores: list[int],
+    share: int,
+    *more: str,
+    program: str = "tools/train.py",
+) -> Path:
     """Runs a job, with further overrides. Returns its run dir."""
     files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks * share]
     run_dir = folder / "together"
     shutil.rmtree(run_dir, ignore_errors=True)
     train = [
-        "tools/train.py", "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
+        program, "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
         *overrides(files, ranks * share, batch), *more,
     ]  # fmt: skip
     with Jobs() as jobs:
@@ -273,9 +282,9 @@ def rates(options: argparse.Namespace, folder: Path) -> report.Found:
     each rank; the parameter server of Paddle 3.0.0, asynchronous; and torchrec, with sharded
     tables. Their memory is on huge pages; torchrec's MLP runs as end_to_end.py runs PyTorch's at
     its best. All figures are of whole steps, never of kernels. The peers' batches are in memory
-    beforehand, and they are compared with a pass of ours whose instances are in memory; packing
-    them is in our time. torchrec is also measured as it reads the same text with pyarrow, on the
-    same core. It is compared with a whole run of ours, whose figure includes reading text, the
+    beforehand, and they are compared with a pass of ours whose batches are, too
+    (peers/prepared_rank.py). torchrec is also measured as it reads the same text with pyarrow, on
+    the same core. It is compared with a whole run of ours, whose figure includes reading text, the
     begin and end of passes, and commits.
     """
     if not options.without_peers:
