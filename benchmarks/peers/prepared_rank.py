@@ -30,7 +30,7 @@ def prepare_batches() -> None:
         def __next__(self) -> Any:
             return next(self._all)
 
-    pass_feeder.InOrder = Prepared  # type: ignore[misc]
+    vars(pass_feeder)["InOrder"] = Prepared
 
 
 def apply_and_prepare(*settings: Any) -> list[str]:
