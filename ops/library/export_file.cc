@@ -242,6 +242,7 @@ Status ServedVersion::Read(const LmdbReader::State& state, size_t resident_bytes
     PBX_RETURN_IF_ERROR(AddTable(state, other, record, slots, share, before));
   }
   std::vector<const ServeTable*> tables;
+  tables.reserve(tables_.size());
   for (const std::unique_ptr<ServeTable>& table : tables_) tables.push_back(table.get());
   return Contradiction(path, inputs_->SetTables(tables));
 }
@@ -256,7 +257,7 @@ Result<uint64_t> GenerationOf(const LmdbReader& reader, const LmdbReader::Map& m
   std::string kept;
   const auto look = [&](std::string_view key, const LmdbReader::Value& value) {
     const std::string name(key);
-    const Result<Json> record = JsonIn(reader.path(), name, std::string(value.bytes));
+    const Result<Json> record = JsonIn(reader.path(), name, value.bytes);
     if (!record.ok()) return record.status();
     JsonReader fields(reader.path() + ": " + name);
     const uint64_t own = fields.Unsigned(record.value(), "version");
@@ -333,11 +334,12 @@ Result<ServedFile::Step> ServedFile::Try(std::optional<uint64_t> pin, const Serv
   Result<std::optional<std::string>> record = Get(reader, *version->map_, now.value(), key);
   if (!reader.Holds(now.value())) return Step::kAgain;
   PBX_RETURN_IF_ERROR(record.status());
-  if (!record.value().has_value()) {
+  std::optional<std::string>& content = record.value();
+  if (!content.has_value()) {
     if (now.value() == state.value()) return Missing(path_, key, "is missing");
     return Step::kAgain;
   }
-  version->record_ = std::move(*record.value());
+  version->record_ = std::move(*content);
   const bool same_file = before != nullptr && before->reader_ == reader_;
   if (same_file && before->record_ == version->record_) return Step::kDone;
   // A file that continues the one before has its generation, or has removed it since.

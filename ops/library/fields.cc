@@ -19,8 +19,9 @@ bool IsNegative(std::string_view text, int64_t* value, std::string_view* weight)
     return false;
   }
   *weight = text.substr(colon);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + colon, *value);
-  return error == std::errc() && end == text.data() + colon;
+  const char *const begin = &text[0], *const stop = begin + colon;
+  const auto [end, error] = std::from_chars(begin, stop, *value);
+  return error == std::errc() && end == stop;
 }
 
 void AppendId(std::string_view text, bool negative, std::string* to) {
@@ -153,7 +154,10 @@ std::string TextOfDouble(double value) {
   *made.ptr = '\0';
   std::string_view text(buffer, static_cast<size_t>(made.ptr - buffer));
   const size_t e = text.find('e');
-  const int exponent = std::atoi(buffer + e + 1);
+  int exponent = 0;
+  const bool negative = text[e + 1] == '-';  // from_chars takes no plus
+  std::from_chars(buffer + e + 2, made.ptr, exponent);
+  if (negative) exponent = -exponent;
   std::string digits, out = value < 0 || std::signbit(value) ? "-" : "";
   for (const char c : text.substr(0, e)) {
     if (c >= '0' && c <= '9') digits.push_back(c);

@@ -228,7 +228,7 @@ class Watched:
         self._check_begin("".join(lines))
         self.killed = self._process.returncode == -signal.SIGKILL
         if not self.killed and self._process.returncode != 0:
-            self.errors.append(f"exit code {self._process.returncode}: {''.join(lines[-3:])}")
+            self.errors.append(f"exit code {self._process.returncode}: {''.join(lines[-40:])}")
         return "".join(lines)
 
     def _read(self, lines: list[str]) -> None:
