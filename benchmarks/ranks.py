@@ -48,7 +48,7 @@ SHARE_OF_COPIES = 0.9
 PASSES = 4
 
 # The model of the peers: for each slot DIM weights, which are embed_w and those of embedx, and the
-# dense features as they are. By default, they would be 429 more columns.
+# dense features as they are, without the ranges that runs choose by default.
 CONFIG = f"""
 name: ranks
 table: {{embedx_dim: {DIM - 1}, embedx_threshold: 0}}
