@@ -551,6 +551,7 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
 
 #define PBX_FOR_DIM(function, ...)                                             \
   switch (block.config->layout.embedx_dim) {                                   \
+    case 4: return function<4>(__VA_ARGS__);                                   \
     case 8: return function<8>(__VA_ARGS__);                                   \
     case 16: return function<16>(__VA_ARGS__);                                 \
     case 32: return function<32>(__VA_ARGS__);                                 \
