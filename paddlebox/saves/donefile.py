@@ -94,30 +94,36 @@ def drop_earlier(out: Path, day: str) -> None:
         kept = [line for line in lines if gone.isdisjoint(d.key for d in parse(line, kind, "", []))]
         if len(kept) < len(lines):
             files.write_durably(str(path), b"".join(kept))
-    remove_dropped(out, day)
+    remove_dropped(out, daily=day != "*", day=day)
 
 
-def remove_dropped(out: Path, day: str) -> None:
-    """Remove the folders of chains of a day ("*": of all days) that were dropped. No donefile names
-    them, and they are older than the chains that donefiles name. Folders with other names, such as
-    a user's copy of a save, stay. No save may be written meanwhile."""
-    bases = [done for done in read(out, BASE) if day in ("*", done.name.split("/")[0])]
-    if not bases:
-        return
-    oldest = min(base.key for base in bases)
+_NAME = r"(base|delta-\d+)(-\d+)?"  # of a save that a run writes
+
+
+def remove_dropped(out: Path, *, daily: bool, day: str = "*") -> None:
+    """Remove the folders of chains that were dropped. No donefile names them, and they are older
+    than the chains that donefiles name, with `daily` those of the same day. Folders with other
+    names, such as a user's copy of a save, stay. No save may be written meanwhile.
+
+    day: only of this day; "*": of all days.
+    """
+    oldest: dict[str, int] = {}
+    for base in read(out, BASE):
+        of = base.name.split("/")[0] if daily else "*"
+        oldest[of] = min(base.key, oldest.get(of, base.key))
     named = {done.name for kind in NAMES for done in read(out, kind)}
     for folder in [meta.parent for meta in out.glob(f"{day}/[!.]*/{META}")]:
-        if f"{folder.parent.name}/{folder.name}" in named:
-            continue
-        if not re.fullmatch(r"(base|delta-\d+)(-\d+)?", folder.name):
+        bound = oldest.get(folder.parent.name if daily else "*", 0)
+        if f"{folder.parent.name}/{folder.name}" in named or not re.fullmatch(_NAME, folder.name):
             continue
         with suppress(CorruptionError):  # of a meta.json that is not ours
-            if read_meta(folder)["key"] < oldest:
+            if read_meta(folder)["key"] < bound:
                 folder.rename(folder.with_name(f".{folder.name}.tmp"))
     for unfinished in [*out.glob(f"{day}/.*.tmp")]:
-        shutil.rmtree(unfinished)
-        with suppress(OSError):  # other saves are there
-            unfinished.parent.rmdir()
+        if re.fullmatch(rf"\.{_NAME}\.tmp", unfinished.name):
+            shutil.rmtree(unfinished)
+            with suppress(OSError):  # other saves are there
+                unfinished.parent.rmdir()
 
 
 def claim(out: Path, name: str) -> Path:

@@ -342,8 +342,7 @@ class BackgroundSaves:
         self._running: Future[None] | None = None
         self._date_of_base: str | None = None  # on this date only deltas can still be due
         if saver.is_first:  # what an earlier, killed run did not remove
-            for day in sorted({done.name.split("/")[0] for done in donefile.read(saver.out, BASE)}):
-                donefile.remove_dropped(saver.out, day if daily else "*")
+            donefile.remove_dropped(saver.out, daily=daily)
 
     def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
         """Start the save that is due after the last pass. Call it before the next pass begins. It

@@ -454,7 +454,7 @@ def test_a_run_that_was_killed_while_it_dropped_a_chain_removes_the_rest(
     with open_table(tmp_path / "store") as table:
         saves = BackgroundSaves(Saver(table, out), EVERY_PASS, daily=daily)
         monkeypatch.setattr(saver, "LONGEST_CHAIN", 2)
-        monkeypatch.setattr(donefile, "remove_dropped", lambda *_: None)
+        monkeypatch.setattr(donefile, "remove_dropped", lambda *_, **__: None)
         for number in range(1, 7):
             train(table, feasigns(10 * number, 100), number)
             saves.due()
