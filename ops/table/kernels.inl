@@ -92,20 +92,30 @@ struct Vectors {
 // mask does not touch the memory of the lanes that it leaves out.
 typedef float Sixteen __attribute__((vector_size(64)));
 #if PBX_LANES == 16
-PBX_INLINE __mmask16 MaskOf(int n) {
-  const int first = n < 0 ? 0 : n < 16 ? n : 16;
-  return static_cast<__mmask16>((1u << first) - 1u);
-}
 PBX_INLINE void ReadUpTo(int n, const float* from, Sixteen* to) {
-  *to = (Sixteen)_mm512_maskz_loadu_ps(MaskOf(n), from);
+  if (n >= 16) {
+    __builtin_memcpy(to, from, sizeof(*to));
+    return;
+  }
+  // The narrowest load: cache lines are fetched also for lanes that the mask leaves out.
+  const auto mask = static_cast<__mmask16>((1u << (n < 0 ? 0 : n)) - 1u);
+  *to = Sixteen{};
+  if (n > 8) {
+    *to = (Sixteen)_mm512_maskz_loadu_ps(mask, from);
+  } else if (n > 4) {
+    *to = (Sixteen)_mm512_zextps256_ps512(_mm256_maskz_loadu_ps(static_cast<__mmask8>(mask), from));
+  } else if (n > 0) {
+    *to = (Sixteen)_mm512_zextps128_ps512(_mm_maskz_loadu_ps(static_cast<__mmask8>(mask), from));
+  }
 }
 #elif PBX_LANES == 8
 PBX_INLINE __m256i MaskOf(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 PBX_INLINE void ReadUpTo(int n, const float* from, Sixteen* to) {
-  const __m256 halves[2] = {_mm256_maskload_ps(from, MaskOf(n)),
-                            _mm256_maskload_ps(from + 8, MaskOf(n - 8))};
+  const __m256 halves[2] = {
+      _mm256_maskload_ps(from, MaskOf(n)),
+      n > 8 ? _mm256_maskload_ps(from + 8, MaskOf(n - 8)) : _mm256_setzero_ps()};
   __builtin_memcpy(to, halves, sizeof(*to));
 }
 #else
@@ -140,8 +150,7 @@ struct PartOf {
   Sixteen v[kRoom / 16];
   int dim;
 
-  // Of a row that is too wide for registers, only the vectors that it has.
-  PBX_INLINE int count() const { return kRoom > 64 ? (dim + 15) / 16 : kRoom / 16; }
+  PBX_INLINE int count() const { return kRoom > 16 ? (dim + 15) / 16 : 1; }
   PBX_INLINE void At(int i, const float* from, Sixteen* to) const {
     ReadUpTo(dim - 16 * i, from + 16 * i, to);
   }
