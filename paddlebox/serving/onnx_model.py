@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
+from paddlebox._native import start_openmp
 from paddlebox.errors import ConfigError
 from paddlebox.serving.program import INPUT, static_mode
 
@@ -58,6 +59,7 @@ def onnx_of(program: bytes, parameters: bytes) -> bytes:
         prefix = Path(folder) / "model"
         prefix.with_suffix(".json").write_bytes(program)
         prefix.with_suffix(".pdiparams").write_bytes(parameters)
+        start_openmp()
         executor, scope = paddle.static.Executor(paddle.CPUPlace()), paddle.static.Scope()
         with paddle.static.scope_guard(scope):
             loaded, _, _ = paddle.static.load_inference_model(str(prefix), executor)

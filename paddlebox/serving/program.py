@@ -186,6 +186,7 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
         # The name guard gives the parameters the same names as in training.
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
             inputs, outputs = build(config, slots)
+        start_openmp()
         executor, scope = paddle.static.Executor(paddle.CPUPlace()), paddle.static.Scope()
         with paddle.static.scope_guard(scope):
             executor.run(startup)
