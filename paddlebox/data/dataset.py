@@ -182,12 +182,12 @@ class Dataset:
     def end_pass(self, *, commit: bool = True) -> None:
         """End the pass and commit it in the background, with the current dense state. commit: False
         leaves the pass to the next commit, or to `TableSet.commit_ended`. Raises: the error of the
-        previous pass's commit, if that commit failed."""
-        ended = self._feeder.end()
+        previous pass's commit, if that commit failed; TrainingError if a number of the dense state
+        is not finite: the pass is then abandoned."""
+        ended = self._feeder.end(self.dense_state)
         if ended is not None:
             self._feeder.commit(
                 ended,
-                self.dense_state,
                 self.cursor,
                 keep=not commit,
                 config_hash=self.config_hash,

@@ -25,7 +25,7 @@ from paddlebox.data.packer import BatchPacker
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass, PassStats, Staged
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder
-from paddlebox.errors import PassError
+from paddlebox.errors import PassError, TrainingError
 from paddlebox.store.committer import When
 from paddlebox.store.version_store import HISTORY
 
@@ -196,10 +196,15 @@ class PassFeeder:
     ) -> Iterator[Feed]:
         packer = self._packer(current, staged, metric_columns)
         spans = self._spans(current, staged.part)
-        stats, threads = current.stats, self._options.pack_threads
+        stats, threads, send = current.stats, self._options.pack_threads, self._options.send
+
+        def pack(span: tuple[int, int]) -> Feed:
+            feed = packer.pack(*span)
+            return feed if send is None else send(feed)
+
         with InOrder(
             iter(spans),
-            lambda span: packer.pack(*span),
+            pack,
             threads,
             ahead=_BATCHES_AHEAD,
             times=stats.times,
@@ -253,8 +258,10 @@ class PassFeeder:
 
     # ---- the end
 
-    def end(self) -> Pass | None:
-        """Close the open pass. Returns it if it has to be committed."""
+    def end(self, dense_state: DenseState | None) -> Pass | None:
+        """Close the open pass. Returns it if it has to be committed. dense_state: returns the dense
+        state to commit with it. Raises: TrainingError if the dense state is not finite; the pass is
+        then abandoned."""
         current = self._stager.current
         if current is None:
             raise PassError("end_pass: no pass is open: begin_pass is missing")
@@ -263,6 +270,11 @@ class PassFeeder:
                 f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
                 "train_from_dataset is missing, or ended early (then call abandon_pass)"
             )
+        commits = current.train and current.begun > 0
+        if commits and dense_state is not None:
+            # Copies, because the next pass may change the arrays before they are written.
+            current.dense = {name: np.array(value) for name, value in dense_state().items()}
+            self._check_finite(current, current.dense)
         with current.stats.waiting("commit", AFTER):
             if current.begun:
                 self._table.end(self._passes_committed + 1)
@@ -271,21 +283,26 @@ class PassFeeder:
             self._committed = None
         self._stager.end()
         self._side_tables.end_pass()
-        return current if current.train and current.begun else None
+        return current if commits else None
 
-    def commit(
-        self,
-        ended: Pass,
-        dense_state: DenseState | None,
-        cursor: Mapping[str, Any],
-        *,
-        keep: bool,
-        **written: Any,
-    ) -> None:
+    def _check_finite(self, current: Pass, dense: Mapping[str, np.ndarray]) -> None:
+        """The loss does not show a weight that is NaN, if a ReLU on the host turns NaN into 0."""
+        floats = {name: array for name, array in dense.items() if array.dtype.kind == "f"}
+        for name, array in sorted(floats.items()):
+            bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+            if bad:
+                self._stager.forget()
+                self.abandon(current)
+                raise TrainingError(
+                    f"pass {self._passes_committed + 1}: {bad} of {array.size} values of {name} "
+                    "are not finite, expected 0: the pass is abandoned, the store stays at its "
+                    f"last commit; {_remedy(current.stats.large)}, then start again"
+                )
+
+    def commit(self, ended: Pass, cursor: Mapping[str, Any], *, keep: bool, **written: Any) -> None:
         """Begin to commit a pass that has ended.
 
         Args:
-            dense_state: called at once. Returns the dense state to commit with the rows.
             cursor: written into the version, with the files of the pass.
             keep: whether to leave the pass to the next commit.
             written: config and config_hash, which are written into the version.
@@ -293,7 +310,7 @@ class PassFeeder:
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
         take = self._table.keep if keep else self._table.commit
-        dense = _copies(dense_state) if dense_state is not None else None
+        dense = ended.dense
         if ended.loaded.history is not None:
             self._table.histories = ended.loaded.history
             own = {HISTORY + name: array for name, array in ended.loaded.history.items()}
@@ -321,6 +338,9 @@ class PassFeeder:
             self._table.abandon(evaluation=not current.train)
 
 
-def _copies(dense_state: DenseState) -> dict[str, np.ndarray]:
-    """The next pass may change the dense state before it is written."""
-    return {name: np.array(value) for name, value in dense_state().items()}
+def _remedy(large: Mapping[str, tuple[float, str]]) -> str:
+    """large: as in `PassStats`."""
+    if not large:
+        return "try a smaller learning rate of the dense optimizer"
+    name, (value, where) = max(large.items(), key=lambda item: abs(item[1][0]))
+    return f"dense slot {name!r} holds {value:g} ({where}): try clip or log1p in slots.yaml"

@@ -139,6 +139,7 @@ class Pass:
     views: list[int] | None = None  # (V + 1) starts of page views; None: not in page views
     replacements: int = 0  # calls of slots_shuffle
     shuffle_seed: int | None = None  # None: not shuffled when it was loaded
+    dense: dict[str, np.ndarray] | None = None  # the dense state to commit, once the pass has ended
 
     def check_in_one_part(self, what: str) -> None:
         """Raises: OutOfSpaceError if the pass was split. what: the call that needs a whole pass."""

@@ -12,8 +12,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from paddlebox.config import Config, Phase
 from paddlebox.config.dates import day_of
 from paddlebox.errors import GuardError
@@ -31,46 +29,16 @@ from paddlebox.watch.watch import of_quality
 log = logging.getLogger("paddlebox")
 
 
-def check_pass(
-    config: Config,
-    number: int,
-    dense: Mapping[str, np.ndarray],
-    line: Line,
-    before: Sequence[Line],
-    large: Mapping[str, tuple[float, str]] | None = None,
-) -> None:
-    """The guard (`checkpoint.guard`): checks of a trained pass before its commit.
-
-    Args:
-        dense: the dense state after the pass.
-        line: `metrics` and `before` of the pass, as in metrics.jsonl; before: earlier lines.
-        large: dense slot -> its largest value and the value's place in the data. Such a value may
-            have made the dense state non-finite.
-
-    Raises: GuardError if a check failed.
-    """
-    for name, array in sorted(dense.items()):
-        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-        if bad:
-            raise _refused(
-                f"pass {number}: {bad} of {array.size} values of {name} are not finite, expected 0",
-                _bounds(large) if large else "try a smaller optimizer.learning_rate",
-            )
+def check_pass(config: Config, number: int, line: Line, before: Sequence[Line]) -> None:
+    """The guard (`checkpoint.guard`), which checks a trained pass before its commit. line:
+    `metrics` and `before` of the pass, as in metrics.jsonl; before: earlier lines. Raises:
+    GuardError if the check failed."""
     if config.checkpoint.guard.quality == "stop":
         for _, message in of_quality(config.alerts, line, before):
-            raise _refused(f"pass {number}: {message}", "check the files of this pass")
-
-
-def _bounds(large: Mapping[str, tuple[float, str]]) -> str:
-    name, (value, where) = max(large.items(), key=lambda item: abs(item[1][0]))
-    return f"dense slot {name!r} holds {value:g} ({where}): try clip or log1p in slots.yaml"
-
-
-def _refused(what: str, advice: str) -> GuardError:
-    return GuardError(
-        f"{what}: the pass is not committed, the store stays at its last commit; {advice}, then "
-        "start the same command again"
-    )
+            raise GuardError(
+                f"pass {number}: {message}: the pass is not committed, the store stays at its last "
+                "commit; check the files of this pass, then start the same command again"
+            )
 
 
 class PassLoop:
@@ -243,7 +211,7 @@ class PassLoop:
         interrupt.no_deadline()
         runners.finish_pass()
         dense = runners.dense_state()
-        self._check(planned, dense, {"metrics": outcome["metrics"], **before})
+        self._check(planned, {"metrics": outcome["metrics"], **before})
         for hook in self._hooks:
             dense = {**dense, **hook.state()}
         dataset.cursor = self._cursor(planned, outcome, before)
@@ -277,11 +245,10 @@ class PassLoop:
         self._warned = True
         return 0
 
-    def _check(self, planned: PlannedPass, dense: Mapping[str, Any], line: Line) -> None:
+    def _check(self, planned: PlannedPass, line: Line) -> None:
         """Run the guard. If it rejects the pass, the pass is abandoned. Raises GuardError."""
-        large = self._dataset.stats.large
         try:
-            check_pass(self._config, planned.number, dense, line, self._lines.recent, large)
+            check_pass(self._config, planned.number, line, self._lines.recent)
         except GuardError:
             self._dataset.abandon_pass()
             raise

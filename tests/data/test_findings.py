@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import feather
@@ -17,9 +18,10 @@ from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Slots
 from paddlebox.data.findings import large_inputs
 from paddlebox.data.passes import PassStats
-from paddlebox.errors import DataError, TrainingError
+from paddlebox.errors import DataError, PassError, TrainingError
 from paddlebox.training.batch_loop import run_pass
 from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.inside import head_of
 
 
 def slots_of(*sparse: dict[str, Any], price: dict[str, Any] | None = None) -> Slots:
@@ -111,6 +113,42 @@ def test_a_loss_that_is_not_finite_is_put_down_to_a_large_input(
     with pytest.raises(TrainingError, match=r"is nan.* 'price' holds 5e\+12: clip") as error:
         run_pass(dataset, lambda _: (float("nan"), None))
     assert "learning rate" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("price", "remedy"),
+    [
+        ("2", "try a smaller learning rate"),
+        ("5e12", r"'price' holds 5e\+12 \(.*a.csv:3\): try clip"),
+    ],
+)
+def test_a_dense_state_that_is_not_finite_is_not_committed(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path, price: str, remedy: str
+) -> None:
+    dataset = open_dataset({"folder": tmp_path / "s"}, slots=slots_of(), data_format="csv")
+    weights = np.ones(4, np.float32)
+    dataset.dense_state = lambda: {"w": weights, "texts": np.array(["a"])}
+    file = write_lines("a.csv", ["click,price,user", "1,2,1", f"0,{price},2"])
+    load(dataset, file)
+    weights[1:3] = np.nan, np.inf
+    expected = f"pass 2: 2 of 4 values of w are .* commit; .*{remedy}"
+    with pytest.raises(TrainingError, match=expected):
+        load(dataset, file)
+    table = dataset._table
+    table.wait_commit()
+    assert head_of(table).pass_number == 1
+    assert table.load_dense()["w"].tolist() == [1, 1, 1, 1]
+    with pytest.raises(PassError, match="a pass was abandoned; reopen the table"):
+        load(dataset, file)
+
+
+def test_an_evaluation_does_not_take_the_dense_state(
+    opened: Callable[..., UpstreamDataset], write_lines: WriteLines
+) -> None:
+    dataset = opened(slots=slots_of(), data_format="csv")
+    dataset.dense_state = lambda: {"w": np.full(1, np.nan)}
+    dataset.set_test_mode(True)
+    load(dataset, write_lines("a.csv", ["click,price,user", "1,2,1"]))
 
 
 def test_large_inputs_are_found_in_variables_of_a_program_too() -> None:

@@ -47,17 +47,19 @@ def agree(folders: list[Path]) -> list[recovery.Recovered | None]:
     """As ranks, here threads, find it that meet over a store of their own."""
     config = load_config(CONFIG, _ON)
     port = free_port()
-    store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
 
     def of_rank(rank: int) -> recovery.Recovered | None:
         found = versions(folders[rank])
         world = World(rank, len(folders))
         return recovery.agree(folders[rank], config, found[-1] if found else None, world)
 
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(folders)) as ranks:
+    with pytest.MonkeyPatch.context() as patch:
+        # The environment may not change while Paddle's threads of the store read it.
         patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
-        found = list(ranks.map(of_rank, range(len(folders))))
-    del store
+        store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
+        with ThreadPoolExecutor(len(folders)) as ranks:
+            found = list(ranks.map(of_rank, range(len(folders))))
+        del store
     return found
 
 
