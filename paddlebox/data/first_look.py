@@ -19,7 +19,7 @@ from paddlebox import _native
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.data.columnar import Piece, count_rows, read_pieces
 from paddlebox.data.holdout import Rows
-from paddlebox.data.options import LoadOptions
+from paddlebox.data.options import EXACT_FLOATS, LoadOptions
 from paddlebox.data.prior_gain import FirstRows, exact_values_gain
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
@@ -61,7 +61,8 @@ class FirstLook:
     DataError that names a file that cannot be read."""
 
     def __init__(self, config: Config, slots: Slots) -> None:
-        self._options = LoadOptions(config.data, slots, config.seed, rows=Rows.TRAINED)
+        exact = tuple(slot.name for slot in slots.dense if slot.dim == 1)
+        self._options = LoadOptions(config.data, slots, config.seed, rows=Rows.TRAINED, exact=exact)
         self.forget()
 
     def forget(self) -> None:
@@ -120,18 +121,15 @@ class FirstLook:
         plugin reads the files; the slots have dim 1."""
         labels = self.first_rows(files, at_most).labels
         columns = self.floats(files, at_most)
-        own = {name: columns[name][: len(labels)] for name in slots}
-        gain = [name for name, of in own.items() if exact_values_gain(of, _edges(of), labels)]
-        if not gain:
-            return {}
-        plain = {"clip": None, "log1p": False}
-        as_read = self.having(
-            tuple(slot.having(plain) for slot in self._options.slots.slots)
-        ).floats(files, at_most)
+        dense = np.asarray(self._packed(self._instances(files, at_most))["dense"])
+        first = self._options.slots.feed_dense_width
         found = {}
-        for name in gain:
-            distinct = np.unique(as_read[name][: len(labels)]).astype(np.float64)
-            found[name] = tuple((distinct[:-1] + np.diff(distinct) / 2).tolist())
+        for name in slots:
+            of = columns[name][: len(labels)]
+            if exact_values_gain(of, _edges(of), labels):
+                at = first + EXACT_FLOATS * self._options.exact.index(name)
+                distinct = np.unique(dense[: len(labels), at]).astype(np.float64)
+                found[name] = tuple((distinct[:-1] + np.diff(distinct) / 2).tolist())
         return found
 
     def having(self, slots: Sequence[Slot]) -> FirstLook:
@@ -277,7 +275,7 @@ def _numbers(rows: np.ndarray, slots: Slots) -> Numbers:
     features = np.concatenate(
         [np.full(slot.dim, slot.type is SlotType.DENSE) for slot in slots.feed_dense]
     )
-    chosen = rows[:, features]
+    chosen = rows[:, : len(features)][:, features]
     deviations = chosen.std(axis=0, dtype=np.float64)
     scales = tuple(
         (float(f"{mean:.6g}"), float(f"{deviation:.6g}") if deviation > 0 else 1.0)
