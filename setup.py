@@ -3,7 +3,6 @@ library `libpaddlebox_serve.so`. Everything else is in pyproject.toml."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import itertools
 import os
@@ -189,7 +188,7 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
                 commit=paddle.version.commit,
                 cuda=str(paddle.version.cuda_version),
                 compiler=compiler_version(self.compiler.compiler_so[0]),
-                sources=digest_of_sources(),
+                sources=runpy.run_path(str(ROOT / "ops" / "digest.py"))["digest"](),
             )
         )
         # Opens the library, because an undefined symbol shows only then.
@@ -245,15 +244,6 @@ def is_fresh(obj: Path, command: str) -> bool:
 def compiler_version(compiler: str) -> str:
     out = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     return out.splitlines()[0]
-
-
-def digest_of_sources() -> str:
-    """Digest of the native core. Ranks compare it, as a part of the package (ranks/joining.py)."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in (ROOT / "ops").rglob("*") if path.is_file()):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def find_nvcc() -> str:

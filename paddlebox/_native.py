@@ -45,6 +45,11 @@ def start_openmp() -> None:
         ctypes.CDLL("libiomp5.so").omp_get_dynamic()
 
 
+def sources() -> str:
+    """The digest of the sources of the library."""
+    return str(importlib.import_module("paddlebox._build_info").SOURCES)
+
+
 def _recorded() -> PaddleBuild | None:
     """The Paddle build that setup.py recorded when it built the library; None if not built."""
     try:

@@ -20,15 +20,17 @@ bool Find(void* library, const char* name, Function* function) {
 
 const HbmLibrary& Hbm() { return Library(); }
 
-Status PlugIn(const std::string& path) {
+Status PlugIn(const std::string& path, const std::string& sources) {
   if (Hbm().plugged_in) return Status::Ok();
   void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);  // stays open
   if (opened == nullptr) {
     return Error(Code::kNotFound, "%s: Paddle has not loaded it", path.c_str());
   }
   const char* (*missing)() = nullptr;
+  const char* (*digest)() = nullptr;
   HbmLibrary found;
-  bool complete = Find(opened, "pbx_gpu_missing", &missing) &&
+  bool complete = Find(opened, "pbx_gpu_sources", &digest) && digest() == sources &&
+                  Find(opened, "pbx_gpu_missing", &missing) &&
                   Find(opened, "pbx_gpu_mlp_saved", &found.mlp_saved) &&
                   Find(opened, "pbx_gpu_mlp_room", &found.mlp_room) &&
                   Find(opened, "pbx_gpu_mlp_forward", &found.mlp_forward) &&
@@ -38,7 +40,8 @@ Status PlugIn(const std::string& path) {
 #undef PBX_FIND
   if (!complete) {
     return Error(Code::kFailedPrecondition,
-                 "%s was built from other sources: build it again (docs/gpu.md)", path.c_str());
+                 "%s: expected a library of the sources %s, found %s: build it again (docs/gpu.md)",
+                 path.c_str(), sources.c_str(), digest == nullptr ? "none" : digest());
   }
   if (const char* const why = missing(); why != nullptr) {
     return Error(Code::kFailedPrecondition, "%s found no GPU: %s", path.c_str(), why);

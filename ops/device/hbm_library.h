@@ -22,7 +22,7 @@ namespace pbx {
   X(merge) X(open) X(open_staging) X(peek) X(plan) X(plan_room) X(pull) X(pull_extended)          \
   X(pull_pooled) X(push) X(put_rows) X(renew) X(report_of) X(round) X(row_words) X(stage_fill)    \
   X(stage_gather) X(stage_have_embedx) X(stage_push) X(sums) X(synchronize) X(take_times)         \
-  X(wait)
+  X(wait) X(open_parcel) X(close_parcel) X(fit_parcel) X(send_parcel)
 // clang-format on
 
 struct HbmLibrary {
@@ -40,9 +40,10 @@ struct HbmLibrary {
 
 const HbmLibrary& Hbm();
 
-// Makes Hbm() that of libpaddlebox_gpu.so, which Paddle has loaded from `path`. REQUIRES: no table
-// is on a device yet. NotFound if Paddle has not loaded it; FailedPrecondition, with the reason, if
-// there is no GPU, or if it was built from other sources.
-Status PlugIn(const std::string& path);
+// Makes Hbm() that of libpaddlebox_gpu.so, which Paddle has loaded from `path`. sources: the digest
+// of those that it must be built from (ops/digest.py). REQUIRES: no table is on a device yet.
+// NotFound if Paddle has not loaded it; FailedPrecondition, with the reason, if there is no GPU, or
+// if it was built from other sources.
+Status PlugIn(const std::string& path, const std::string& sources);
 
 }  // namespace pbx

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paddlebox._native import core
+from paddlebox._native import core, sources
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.trainer import RanksConfig
@@ -39,9 +40,11 @@ def gpu_number() -> int:
 
 
 def native_place(place: HbmPlace) -> str:
-    """The place as the native table names it: host, gpu, or host_as_gpu."""
+    """The place as the native table names it: host, gpu, or host_as_gpu. Finds the device."""
     if place is HbmPlace.HOST:
         return "host"
+    with suppress(ConfigError):  # a store can be read without the device
+        check_place(place)
     return "host_as_gpu" if host_is_device() else "gpu"
 
 
@@ -55,7 +58,7 @@ def check_place(place: HbmPlace) -> None:
     if place is HbmPlace.HOST or host_is_device() or core.hbm_backend() != "host":
         return
     try:
-        core.plug_in(str(Path(os.environ.get(_ROOT, "")) / LIBRARY))
+        core.plug_in(str(Path(os.environ.get(_ROOT, "")) / LIBRARY), sources())
     except StoreError as error:
         raise ConfigError(
             f"hbm.place is gpu, but there is no {LIBRARY}, or Paddle was imported before it was "

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from paddlebox._native import sources
 from paddlebox.config import HbmPlace
 from paddlebox.launch import gpu
 from paddlebox.store import cublas
+from paddlebox.store.options import LIBRARY
 from tests.support.processes import ROOT, whole_environment
 
 
@@ -100,3 +102,39 @@ def test_the_library_links_and_without_a_gpu_paddle_goes_on(
     assert done.stdout.splitlines()[-1] == "[] [1.0, 1.0]", done.stderr[-2000:]
     assert "ConfigError: hbm.place is gpu: " in done.stderr
     assert "found no GPU: " in done.stderr
+
+
+def test_a_library_of_other_sources_is_refused(device: dict[str, str], tmp_path: Path) -> None:
+    own = sources().encode()
+    library = (Path(device["CUSTOM_DEVICE_ROOT"]) / LIBRARY).read_bytes()
+    assert library.count(own) == 1
+    (tmp_path / LIBRARY).write_bytes(library.replace(own, b"0" * len(own)))
+    code = (
+        "from paddlebox.config import HbmPlace\n"
+        "from paddlebox.store.options import check_place\n"
+        "check_place(HbmPlace.GPU)\n"
+    )
+    env = whole_environment({**device, "CUSTOM_DEVICE_ROOT": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert "ConfigError: hbm.place is gpu: " in done.stderr
+    assert f"expected a library of the sources {sources()}, found 000000000000" in done.stderr
+
+
+def test_a_table_of_ones_own_program_finds_the_device(device: dict[str, str]) -> None:
+    code = (
+        "import paddlebox\n"
+        "from paddlebox.config import HbmPlace, TableConfig\n"
+        "from paddlebox.store.options import is_plugged_in\n"
+        "paddlebox.Table(TableConfig(embedx_dim=8), hbm_place=HbmPlace.GPU).close()\n"
+        "print(is_plugged_in())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=whole_environment(device),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True\n", done.stderr[-2000:]

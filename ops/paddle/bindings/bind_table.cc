@@ -147,7 +147,9 @@ void BindTable(py::module_& module) {
   });
   const auto release = py::call_guard<py::gil_scoped_release>();
   module.def("hbm_backend", &HbmBackend);
-  module.def("plug_in", [](const std::string& path) { ThrowIfError(PlugIn(path)); });
+  module.def("plug_in", [](const std::string& path, const std::string& sources) {
+    ThrowIfError(PlugIn(path, sources));
+  });
   py::class_<Table, std::shared_ptr<Table>>(module, "Table")
       .def(py::init(&OpenTable), py::arg("config"), py::arg("segments"))
       .def_property_readonly("name", [](const Table& t) { return t.config().name; })
