@@ -175,7 +175,7 @@ def mlp(
     seed: Any | None = None,
 ) -> Any:
     """Apply a stack of linear layers in one operator, with the oneDNN of Paddle's wheel, or on a
-    GPU with libpaddlebox_gpu.so, in float32.
+    GPU with libpaddlebox_gpu.so.
 
     The bits of the result and of the gradients do not depend on the number of threads, which is
     OMP_NUM_THREADS when the process starts.
@@ -195,19 +195,14 @@ def mlp(
     Returns: float32 (..., N_L).
 
     Raises: ValueError for shapes that do not fit, an unknown activation or type, dropout without a
-        seed or outside [0, 1), or bfloat16 on a processor without AVX512_BF16; StoreError if the
-        process has no oneDNN 3.6.
+        seed or outside [0, 1), or on a CPU bfloat16 on a processor without AVX512_BF16; StoreError
+        if the process has no oneDNN 3.6.
     """
     if dtype not in ("float32", "bfloat16"):
         raise ValueError(f"mlp: dtype {dtype!r}, expected 'float32' or 'bfloat16'")
     unknown = [name for name in activations if name not in ("relu", None)]
     if unknown:
         raise ValueError(f"mlp: activation {unknown[0]!r}, expected 'relu' or None")
-    library, found, speeds = _native.core.dense_library()
-    if found and speeds[dtype] == "none":
-        raise ValueError(
-            f"mlp: bfloat16 needs AVX512_BF16 or AMX in the processor, found {library}"
-        )
     return call(
         "box_mlp",
         {

@@ -51,8 +51,8 @@ typedef struct {
 PBX_HBM_API int pbx_hbm_multiply(const pbx_hbm_product* product, const float* x, const float* y,
                                  const float* bias, float* out, void* stream);
 
-/* ---- A stack of linear layers, as dense/mlp.h, in float32. Only libpaddlebox_gpu.so has it
- * (gpu/mlp.cu). B = instances, N_l = outputs of layer l, N_0 = columns of X, L = layers. */
+/* ---- A stack of linear layers, as dense/mlp.h. Only libpaddlebox_gpu.so has it (gpu/mlp.cu).
+ * B = instances, N_l = outputs of layer l, N_0 = columns of X, L = layers. */
 
 typedef struct {
   int64_t inputs, outputs;
@@ -66,14 +66,15 @@ typedef struct {
   int64_t count, instances;
   float dropout;       /* after each ReLU */
   const int64_t* seed; /* (1): read by the forward, with dropout */
+  int32_t bfloat16;    /* 1: factors of products are rounded */
 } pbx_gpu_mlp;
 
-/* The floats that the forward saves, H_1 to H_(L-1), and those of room that the backward needs. */
+/* The floats that the forward saves for the backward, and those of room that one of them needs. */
 PBX_HBM_API uint64_t pbx_gpu_mlp_saved(const pbx_gpu_mlp* mlp);
-PBX_HBM_API uint64_t pbx_gpu_mlp_room(const pbx_gpu_mlp* mlp);
+PBX_HBM_API uint64_t pbx_gpu_mlp_room(const pbx_gpu_mlp* mlp, int32_t backward);
 /* x: (B, N_0). out: (B, N_L). */
 PBX_HBM_API int pbx_gpu_mlp_forward(const pbx_gpu_mlp* mlp, const float* x, float* saved,
-                                    float* out, void* stream);
+                                    float* room, float* out, void* stream);
 /* dweights, dbiases: host (L) arrays of gradients, which have the shapes of weight and bias. A
  * dbias may be null. */
 PBX_HBM_API int pbx_gpu_mlp_backward(const pbx_gpu_mlp* mlp, const float* x, const float* saved,
@@ -131,7 +132,7 @@ PBX_HBM_API int pbx_hbm_jagged_softmax(const pbx_hbm_jagged* rows, const float* 
 PBX_HBM_API int pbx_hbm_jagged_softmax_backward(const pbx_hbm_jagged* rows, const float* weights,
                                                 const float* dweights, float* dx, void* stream);
 
-/* ---- Attention within sequences, as dense/jagged_attention.h, in float32. */
+/* ---- Attention within sequences, as dense/jagged_attention.h. */
 
 typedef struct {
   int32_t softmax; /* 0: pointwise */
@@ -143,6 +144,7 @@ typedef struct {
   int64_t buckets, positions;
   const float *time_bias, *position_bias;
   const int64_t* times; /* (T), or null if buckets is 1 */
+  int32_t bfloat16;     /* 1: factors of products are rounded */
 } pbx_hbm_attention;
 
 PBX_HBM_API int pbx_hbm_attention_forward(const pbx_hbm_attention* attention, const float* q,

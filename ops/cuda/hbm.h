@@ -53,6 +53,7 @@ typedef struct {
   int32_t embedx_dim; /* 1 to 253 */
   int32_t expand_dim; /* 0 to 253 */
   int32_t show_scale; /* 0 or 1 */
+  int32_t threads;    /* of the host, which copy rows; at least 1 */
   float nonclk_coeff, click_coeff, embedx_threshold;
   pbx_hbm_rule embed, embedx, expand; /* expand: with expand_dim */
   const float* slot_rates;            /* host (65536), or null: all 1 */
@@ -151,8 +152,9 @@ PBX_HBM_API int pbx_hbm_take_times(pbx_hbm* hbm, pbx_hbm_times* out);
 PBX_HBM_API void pbx_hbm_drop(pbx_hbm_table* table);
 PBX_HBM_API int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out);
 
-/* Writes rows. ids: host (m), without repeats, or null: [first, first + m). rows: host (m, W). Uses
- * two pinned buffers: one is filled while the other is copied. */
+/* Writes rows. ids: host (m), without repeats, or null: [first, first + m). rows: host; row i of
+ * the table is the W words at rows + (i - first) * W. Two pinned buffers take turns: the threads
+ * fill one of them while the other is copied. */
 PBX_HBM_API int pbx_hbm_put_rows(pbx_hbm_table* table, const int32_t* ids, uint64_t first,
                                  uint64_t m, const float* rows);
 /* Makes new rows, as accessor::Create. ids: host (m). slots: host (m). */
@@ -161,7 +163,7 @@ PBX_HBM_API int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, co
 /* Copies the rows of keys that both tables have, not marked as changed. copied: their number; may
  * be null. */
 PBX_HBM_API int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied);
-/* Reads rows into host (m, W). ids: host (m), or null: [first, first + m). */
+/* Reads rows. ids, first, rows: as for put_rows; the other rows of the host stay as they are. */
 PBX_HBM_API int pbx_hbm_get_rows(const pbx_hbm_table* table, const int32_t* ids, uint64_t first,
                                  uint64_t m, float* rows);
 /* Rounds embedx of the changed rows to 16 bits as RowCodec::Round does: up or down at random, by
@@ -266,6 +268,18 @@ PBX_HBM_API int pbx_hbm_stage_push(pbx_hbm_staging* staging, pbx_hbm_table* tabl
                                    const int32_t* plan, uint64_t plan_size, int32_t wire,
                                    const void* records, uint64_t m,
                                    const pbx_hbm_gradient* gradient);
+
+/* ---- Arrays of the host that are copied to the device together. */
+
+/* A block of pinned memory, and one of the device. */
+typedef struct pbx_hbm_parcel pbx_hbm_parcel;
+PBX_HBM_API int pbx_hbm_open_parcel(int device, pbx_hbm_parcel** out);
+PBX_HBM_API void pbx_hbm_close_parcel(pbx_hbm_parcel* parcel); /* null is fine */
+/* The two blocks, with room for `bytes`. What they hold may be lost. */
+PBX_HBM_API int pbx_hbm_fit_parcel(pbx_hbm_parcel* parcel, uint64_t bytes, void** pinned,
+                                   void** on_device);
+/* Copies `bytes` to the device, in a stream of its own. Returns when they are there. */
+PBX_HBM_API int pbx_hbm_send_parcel(pbx_hbm_parcel* parcel, uint64_t bytes);
 
 #ifdef __cplusplus
 }

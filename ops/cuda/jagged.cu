@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/bfloat16.h"
 #include "cuda/call.h"
 #include "cuda/dense.h"
 #include "cuda/for_all.h"
@@ -230,12 +231,16 @@ struct Attention {
     return seen;
   }
 
+  // As a factor of a product.
+  PBX_HOST_DEVICE float Factor(float value) const {
+    return of.bfloat16 != 0 ? FromBfloat16(ToBfloat16(value)) : value;
+  }
   PBX_HOST_DEVICE float Dot(const float* x, int64_t i, const float* y, int64_t j, int64_t head,
                             int64_t width) const {
     const float* const left = x + (i * of.heads + head) * width;
     const float* const right = y + (j * of.heads + head) * width;
     float sum = 0;
-    for (int64_t a = 0; a < width; ++a) sum += left[a] * right[a];
+    for (int64_t a = 0; a < width; ++a) sum += Factor(left[a]) * Factor(right[a]);
     return sum;
   }
   PBX_HOST_DEVICE int64_t Position(int64_t distance) const {
@@ -264,6 +269,13 @@ struct Attention {
     });
     return most;
   }
+  PBX_HOST_DEVICE float SumOfWeights(int64_t i, const Seen& seen, int64_t head, float most) const {
+    float sum = 0;
+    ForSeen(i, seen, [&](int64_t j, int64_t distance) {
+      sum += std::exp(Score(i, j, distance, head) - most);
+    });
+    return sum;
+  }
   // Calls f(query) for all queries of sequence u.
   template <class F>
   PBX_HOST_DEVICE void ForQueries(int64_t u, const F& f) const {
@@ -284,16 +296,21 @@ struct AttentionOut {
     for (int64_t b = 0; b < width; ++b) to[b] = seen.right ? 0.0f : NAN;
     if (!seen.right) return;
     const float most = of.softmax != 0 ? attention.HighestScore(i, seen, head) : 0.0f;
+    // Weights that are rounded are divided by their sum before, others after.
+    const bool before = of.softmax != 0 && of.bfloat16 != 0;
+    const float divisor = before ? attention.SumOfWeights(i, seen, head, most) : 1.0f;
     float sum = 0;
     attention.ForSeen(i, seen, [&](int64_t j, int64_t distance) {
       const float score = attention.Score(i, j, distance, head);
-      const float weight =
-          of.softmax != 0 ? std::exp(score - most) : score * SigmoidOf(score) / of.divisor;
+      const float weight = of.softmax != 0 ? std::exp(score - most) / divisor
+                                           : score * SigmoidOf(score) / of.divisor;
       sum += weight;
       const float* const value = attention.v + (j * of.heads + head) * width;
-      for (int64_t b = 0; b < width; ++b) to[b] += weight * value[b];
+      for (int64_t b = 0; b < width; ++b) {
+        to[b] += attention.Factor(weight) * attention.Factor(value[b]);
+      }
     });
-    for (int64_t b = 0; of.softmax != 0 && b < width; ++b) to[b] /= sum;
+    for (int64_t b = 0; of.softmax != 0 && !before && b < width; ++b) to[b] /= sum;
   }
 };
 
@@ -338,7 +355,8 @@ struct QueryGrad {
       float weight, gradient;
       grad.Of(i, j, distance, head, &weight, &gradient);
       const float* const key = attention.k + (j * of.heads + head) * width;
-      for (int64_t a = 0; a < width; ++a) to[a] += of.scale * gradient * key[a];
+      for (int64_t a = 0; a < width; ++a)
+        to[a] += attention.Factor(of.scale * gradient) * attention.Factor(key[a]);
     });
   }
   PBX_HOST_DEVICE void FindStatistics(int64_t i, int64_t head, const Attention::Seen& seen) const {
@@ -386,10 +404,14 @@ struct KeyGrad {
     grad.Of(i, j, distance, head, &weight, &gradient);
     const float* const query = grad.attention.q + (i * of.heads + head) * of.key_width;
     const float* const from = grad.dout + (i * of.heads + head) * of.value_width;
+    const Attention& attention = grad.attention;
     for (int64_t a = 0; a < of.key_width; ++a) {
-      dk[at * of.key_width + a] += of.scale * gradient * query[a];
+      dk[at * of.key_width + a] +=
+          attention.Factor(of.scale * gradient) * attention.Factor(query[a]);
     }
-    for (int64_t b = 0; b < of.value_width; ++b) dv[at * of.value_width + b] += weight * from[b];
+    for (int64_t b = 0; b < of.value_width; ++b) {
+      dv[at * of.value_width + b] += attention.Factor(weight) * attention.Factor(from[b]);
+    }
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/exp.h"
 #include "base/vector_clones.h"
+#include "dense/gemm.h"
 
 namespace pbx {
 namespace {
@@ -121,13 +122,7 @@ void AddRow(size_t n, const float* __restrict from, float* __restrict to) {
 
 PBX_VECTOR_CLONES
 void RoundToBfloat16(size_t n, const float* from, float* to) {
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof(bits));
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
-    bits = (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000u : rounded;
-    std::memcpy(to + i, &bits, sizeof(bits));
-  }
+  for (size_t i = 0; i < n; ++i) to[i] = FromBfloat16(ToBfloat16(from[i]));
 }
 
 }  // namespace pbx

@@ -5,12 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <tuple>
 
-#include "base/host_device.h"
+#include "base/bfloat16.h"
 #include "base/status.h"
 
 namespace pbx {
@@ -84,20 +83,7 @@ size_t DepthOfBfloat16();
 // Two runs with the same name compute the same bits.
 Result<std::string> GemmLibrary();
 
-// Rounds to the nearest, ties to even. NaN stays NaN.
-PBX_INLINE uint16_t ToBfloat16(float from) {
-  uint32_t bits;
-  std::memcpy(&bits, &from, sizeof(bits));
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40;  // of a NaN
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-}
-PBX_INLINE float FromBfloat16(uint16_t from) {
-  const uint32_t bits = static_cast<uint32_t>(from) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
+// As that of base/bfloat16.h, for an array.
 void ToBfloat16(size_t n, const float* from, uint16_t* to);
 
 }  // namespace pbx

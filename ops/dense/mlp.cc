@@ -188,11 +188,6 @@ void AddRows(size_t rows, size_t columns, size_t stride, const uint16_t* from, f
   }
 }
 
-PBX_INLINE float ToFloat(float value) { return value; }
-PBX_INLINE float ToFloat(uint16_t value) { return FromBfloat16(value); }
-PBX_INLINE void Put(float value, float* to) { *to = value; }
-PBX_INLINE void Put(float value, uint16_t* to) { *to = ToBfloat16(value); }
-
 // The backward pass of a layer with one output, for some instances. `inputs` has `columns` elements
 // a row, `by` every stride-th: the gradients of the outputs. `gradients` = those of the inputs,
 // sums (columns) = the gradient of W, added row by row. With `relu`, the inputs are outputs of
@@ -207,9 +202,8 @@ PBX_INLINE void ColumnOf(size_t rows, size_t columns, size_t stride, const T* by
     for (size_t c = 0; c < columns; ++c) {
       const float input = ToFloat(inputs[c]);
       sums[c] = __builtin_fmaf(input, of, sums[c]);
-      T gradient;
-      Put(of * weight[c] + 0.0f, &gradient);
-      if (relu) Put(input > 0.0f ? ToFloat(gradient) * scale : 0.0f, &gradient);
+      T gradient = RoundedTo<T>(of * weight[c] + 0.0f);
+      if (relu) gradient = RoundedTo<T>(input > 0.0f ? ToFloat(gradient) * scale : 0.0f);
       gradients[c] = gradient;
     }
   }

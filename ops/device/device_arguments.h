@@ -21,6 +21,7 @@ struct Close {
   void operator()(pbx_hbm* hbm) const { Hbm().close(hbm); }
   void operator()(pbx_hbm_table* table) const { Hbm().drop(table); }
   void operator()(pbx_hbm_staging* staging) const { Hbm().close_staging(staging); }
+  void operator()(pbx_hbm_parcel* parcel) const { Hbm().close_parcel(parcel); }
   void operator()(pbx_hbm_report* pinned) const { Hbm().free_pinned(pinned); }
 };
 

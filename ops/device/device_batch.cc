@@ -79,6 +79,7 @@ Status DeviceBatchTable::Rows::OpenDevice() {
   // Rules without state: a row holds only what a pull reads.
   pbx_hbm_config config{};
   config.embedx_dim = config_.embedx_dim;
+  config.threads = 1;
   config.embed.kind = config.embedx.kind = static_cast<int32_t>(RuleKind::kNaive);
   pbx_hbm* opened = nullptr;
   PBX_RETURN_IF_ERROR(Check(Hbm().open(&config, device().device, &opened), "the GPU"));

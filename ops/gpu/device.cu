@@ -66,7 +66,7 @@ Status MakeWait(Stream stream, Event event) {
   return CudaStatus(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event), 0), "an event");
 }
 
-#else  // the host as the device: each call does its work at once
+#else  // the host as the device
 
 int DeviceCount(const char** why) {
   if (why != nullptr) *why = "";
@@ -88,31 +88,33 @@ Status Fill(void* data, unsigned char value, size_t bytes) {
 }
 
 Status OpenStream(Stream* stream) {
-  *stream = new char;
+  *stream = new hbm::HostStream;
   return Status::Ok();
 }
 Status CloseStream(Stream stream) {
-  delete static_cast<char*>(stream);
+  delete stream;
   return Status::Ok();
 }
-bool IsDone(Stream) { return true; }
-Status Then(Stream, void (*function)(void*), void* argument) {
-  function(argument);
+bool IsDone(Stream stream) { return hbm::Synchronize(stream).ok(); }
+Status Then(Stream stream, void (*function)(void*), void* argument) {
+  hbm::InStream(stream, [function, argument] { function(argument); });
   return Status::Ok();
 }
 
 Status OpenEvent(Event* event) {
-  *event = new char;
+  *event = new hbm::Event;
   return Status::Ok();
 }
 Status CloseEvent(Event event) {
-  delete static_cast<char*>(event);
+  delete static_cast<hbm::Event*>(event);
   return Status::Ok();
 }
-Status Record(Event, Stream) { return Status::Ok(); }
-bool IsPast(Event) { return true; }
-Status WaitFor(Event) { return Status::Ok(); }
-Status MakeWait(Stream, Event) { return Status::Ok(); }
+Status Record(Event event, Stream stream) {
+  return static_cast<hbm::Event*>(event)->Record(stream);
+}
+bool IsPast(Event event) { return WaitFor(event).ok(); }
+Status WaitFor(Event event) { return static_cast<hbm::Event*>(event)->Wait(); }
+Status MakeWait(Stream, Event event) { return WaitFor(event); }
 
 #endif
 

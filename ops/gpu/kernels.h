@@ -103,17 +103,18 @@ Status Compare(Comparison comparison, Type type, const Sizes& sizes, const void*
                const Sizes& x_strides, const void* y, const Sizes& y_strides, void* out,
                Stream stream);
 
-// ---- Sums of float32, in a fixed tree.
+// ---- Sums in float32, in a fixed tree.
 
 // Floats of room that Sum needs for an array of these sizes.
 uint64_t SumRoom(int64_t outer, int64_t summed, int64_t inner);
-// x (outer, summed, inner) -> out (outer, inner), each sum times a.
-Status Sum(const float* x, int64_t outer, int64_t summed, int64_t inner, float a, float* room,
+// x (outer, summed, inner) -> out (outer, inner), each sum times a. T: as in base/bfloat16.h.
+template <typename T>
+Status Sum(const T* x, int64_t outer, int64_t summed, int64_t inner, float a, float* room,
            float* out, Stream stream);
 // out = the sum of the arrays, in their order. Each: (n).
 Status AddAll(const std::vector<const float*>& arrays, uint64_t n, float* out, Stream stream);
 
-// ---- Products of float32.
+// ---- Products of float32 or bfloat16, with sums and results in float32.
 
 // Matrices x (rows, summed), y (summed, columns) and out (rows, columns, contiguous), given by
 // their strides, and a batch of them.
@@ -121,12 +122,13 @@ struct Product {
   int64_t batch = 1, rows = 0, summed = 0, columns = 0;
   int64_t x_batch = 0, x_row = 0, x_column = 0;
   int64_t y_batch = 0, y_row = 0, y_column = 0;
+  bool bfloat16 = false;  // x and y are arrays of uint16_t (base/bfloat16.h), else of float
 };
 // With CUDA, by cuBLAS, without TF32.
-Status Multiply(const Product& product, const float* x, const float* y, float* out, Stream stream);
+Status Multiply(const Product& product, const void* x, const void* y, float* out, Stream stream);
 // out = relu(x y + bias), in one launch if cuBLASLt can. bias: (columns), or null.
-Status MultiplyAndActivate(const Product& product, const float* x, const float* y,
-                           const float* bias, bool relu, float* out, Stream stream);
+Status MultiplyAndActivate(const Product& product, const void* x, const void* y, const float* bias,
+                           bool relu, float* out, Stream stream);
 
 // out[i] = sum over j of x[i, j] y[i, j], as an einsum: `sizes` and the strides have the kept
 // indices first, then the summed ones. out is contiguous over the kept ones. y: null for 1.

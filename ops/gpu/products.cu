@@ -1,3 +1,4 @@
+#include "base/bfloat16.h"
 #include "gpu/products_by_cublas.h"
 #include "gpu/walk.h"
 
@@ -7,26 +8,27 @@ namespace {
 constexpr int kStrip = 8;  // columns of a thread
 
 // Without cuBLAS: each thread computes a strip of a row, adding up in order.
+template <typename T>
 struct Strips {
   Product of;
-  const float* x;
-  const float* y;
+  const T* x;
+  const T* y;
   float* out;
   int64_t strips;  // of a row
   PBX_HOST_DEVICE void operator()(int64_t i) const {
     const int64_t strip = i % strips, row = i / strips % of.rows, batch = i / strips / of.rows;
     const int64_t first = strip * kStrip;
     const int count = static_cast<int>(of.columns - first < kStrip ? of.columns - first : kStrip);
-    const float* const left = x + batch * of.x_batch + row * of.x_row;
-    const float* const right = y + batch * of.y_batch + first * of.y_column;
+    const T* const left = x + batch * of.x_batch + row * of.x_row;
+    const T* const right = y + batch * of.y_batch + first * of.y_column;
     float sums[kStrip] = {};
     for (int64_t k = 0; k < of.summed; ++k) {
-      const float value = left[k * of.x_column];
-      const float* const line = right + k * of.y_row;
+      const float value = ToFloat(left[k * of.x_column]);
+      const T* const line = right + k * of.y_row;
       if (count == kStrip && of.y_column == 1) {
-        for (int j = 0; j < kStrip; ++j) sums[j] += value * line[j];
+        for (int j = 0; j < kStrip; ++j) sums[j] += value * ToFloat(line[j]);
       } else {
-        for (int j = 0; j < count; ++j) sums[j] += value * line[j * of.y_column];
+        for (int j = 0; j < count; ++j) sums[j] += value * ToFloat(line[j * of.y_column]);
       }
     }
     float* const to = out + (batch * of.rows + row) * of.columns + first;
@@ -82,20 +84,26 @@ Sizes Part(const Sizes& of, size_t first, size_t end) {
   return {of.begin() + static_cast<int64_t>(first), of.begin() + static_cast<int64_t>(end)};
 }
 
+template <typename T>
+Status MultiplyStrips(const Product& of, const void* x, const void* y, float* out, Stream stream) {
+  const int64_t strips = (of.columns + kStrip - 1) / kStrip;
+  const Strips<T> all{of, static_cast<const T*>(x), static_cast<const T*>(y), out, strips};
+  return LaunchForAll("multiply", of.batch * of.rows * strips, all, stream);
+}
+
 }  // namespace
 
-Status Multiply(const Product& product, const float* x, const float* y, float* out, Stream stream) {
+Status Multiply(const Product& product, const void* x, const void* y, float* out, Stream stream) {
   if (product.batch * product.rows * product.columns == 0) return Status::Ok();
   Gemm gemm;
   PBX_RETURN_IF_ERROR(GemmOf(product, &gemm));
   if (HasCublas()) return MultiplyByCublas(product, gemm, x, y, out, stream);
-  const int64_t strips = (product.columns + kStrip - 1) / kStrip;
-  return LaunchForAll("multiply", product.batch * product.rows * strips,
-                      Strips{AsCublasReads(product, gemm), x, y, out, strips}, stream);
+  const auto multiply = product.bfloat16 ? MultiplyStrips<uint16_t> : MultiplyStrips<float>;
+  return multiply(AsCublasReads(product, gemm), x, y, out, stream);
 }
 
-Status MultiplyAndActivate(const Product& product, const float* x, const float* y,
-                           const float* bias, bool relu, float* out, Stream stream) {
+Status MultiplyAndActivate(const Product& product, const void* x, const void* y, const float* bias,
+                           bool relu, float* out, Stream stream) {
   if (bias == nullptr && !relu) return Multiply(product, x, y, out, stream);
   const int64_t n = product.batch * product.rows * product.columns;
   if (n == 0) return Status::Ok();

@@ -47,6 +47,7 @@ Status GemmOf(const Product& product, Gemm* gemm) {
     }
     *to[k] = static_cast<int>(sizes[k]);
   }
+  gemm->bfloat16 = product.bfloat16;
   PBX_RETURN_IF_ERROR(
       SideOf(product.rows, product.summed, product.x_row, product.x_column, &gemm->x));
   return SideOf(product.summed, product.columns, product.y_row, product.y_column, &gemm->y);
@@ -58,8 +59,13 @@ namespace {
 
 // Of cublas_v2.h, cublas_api.h and cublasLt.h, which the nvcc of PyPI comes without.
 using Handle = void*;
-constexpr int kNone = 0, kTransposed = 1;  // cublasOperation_t
-constexpr int kPedantic = 2;  // CUBLAS_PEDANTIC_MATH: no TF32, whatever the environment
+constexpr int kNone = 0, kTransposed = 1;         // cublasOperation_t
+constexpr int kFloat32 = 0, kBfloat16 = 14;       // cudaDataType: CUDA_R_32F, CUDA_R_16BF
+constexpr int kCompute32 = 68, kPedantic32 = 69;  // cublasComputeType_t: sums in float32
+
+int TypeOf(const Gemm& gemm) { return gemm.bfloat16 ? kBfloat16 : kFloat32; }
+// Pedantic: no TF32, whatever the environment. It would also keep bfloat16 from the tensor cores.
+int ComputeTypeOf(const Gemm& gemm) { return gemm.bfloat16 ? kCompute32 : kPedantic32; }
 
 template <typename Function>
 bool Find(void* library, const char* name, Function* function) {
@@ -70,9 +76,9 @@ bool Find(void* library, const char* name, Function* function) {
 struct Cublas {
   int (*create)(Handle*) = nullptr;
   int (*set_stream)(Handle, cudaStream_t) = nullptr;
-  int (*set_math)(Handle, int) = nullptr;
-  int (*gemm)(Handle, int, int, int, int, int, const float*, const float*, int, long long,
-              const float*, int, long long, const float*, float*, int, long long, int) = nullptr;
+  int (*gemm)(Handle, int, int, int, int, int, const void*, const void*, int, int, long long,
+              const void*, int, int, long long, const void*, void*, int, int, long long, int, int,
+              int) = nullptr;
   bool loaded = false;
 
   static const Cublas& Get() {
@@ -88,8 +94,7 @@ struct Cublas {
       if (library == nullptr) continue;
       cublas.loaded = Find(library, "cublasCreate_v2", &cublas.create) &&
                       Find(library, "cublasSetStream_v2", &cublas.set_stream) &&
-                      Find(library, "cublasSetMathMode", &cublas.set_math) &&
-                      Find(library, "cublasSgemmStridedBatched", &cublas.gemm);
+                      Find(library, "cublasGemmStridedBatchedEx", &cublas.gemm);
       if (cublas.loaded) return cublas;
     }
     std::fprintf(stderr,
@@ -171,20 +176,19 @@ struct LtCall {
 
   // Whether there is a kernel. It needs no workspace.
   bool Find(const Gemm& gemm, const float* bias, bool relu) {
-    constexpr int kFloat32 = 0, kPedantic32 = 69;  // CUDA_R_32F, CUBLAS_COMPUTE_32F_PEDANTIC
     constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBias = 8;  // attributes
     const int epilogue = (relu ? 2 : 0) | (bias != nullptr ? 4 : 0);           // cublasLtEpilogue_t
     const int of_y = gemm.y.transposed ? kTransposed : kNone;
     const int of_x = gemm.x.transposed ? kTransposed : kNone;
     int count = 0;
-    return lt.new_product(&product, kPedantic32, kFloat32) == 0 &&
+    return lt.new_product(&product, ComputeTypeOf(gemm), kFloat32) == 0 &&
            lt.set(product, kTransposeA, &of_y, sizeof of_y) == 0 &&
            lt.set(product, kTransposeB, &of_x, sizeof of_x) == 0 &&
            lt.set(product, kEpilogue, &epilogue, sizeof epilogue) == 0 &&
            (bias == nullptr || lt.set(product, kBias, &bias, sizeof bias) == 0) &&
-           Layout(gemm.y, gemm.columns, gemm.summed, &y) &&
-           Layout(gemm.x, gemm.summed, gemm.rows, &x) &&
-           Layout({false, gemm.columns}, gemm.columns, gemm.rows, &out) &&
+           Layout(TypeOf(gemm), gemm.y, gemm.columns, gemm.summed, &y) &&
+           Layout(TypeOf(gemm), gemm.x, gemm.summed, gemm.rows, &x) &&
+           Layout(kFloat32, {false, gemm.columns}, gemm.columns, gemm.rows, &out) &&
            lt.new_preference(&preference) == 0 &&
            lt.find(lt.handle, product, y, x, out, out, preference, 1, &found, &count) == 0 &&
            count == 1 && found.state == 0 && found.workspace_bytes == 0;
@@ -192,9 +196,9 @@ struct LtCall {
 
  private:
   // Of a column-major matrix (rows, columns), or of its transposed one.
-  bool Layout(const GemmSide& side, int rows, int columns, Handle* layout) const {
+  bool Layout(int type, const GemmSide& side, int rows, int columns, Handle* layout) const {
     if (side.transposed) std::swap(rows, columns);
-    return lt.new_layout(layout, 0, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+    return lt.new_layout(layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
                          side.leading) == 0;
   }
 };
@@ -210,7 +214,7 @@ int OperationOf(const GemmSide& side) { return side.transposed ? kTransposed : k
 
 bool HasCublas() { return Cublas::Get().loaded; }
 
-Status MultiplyByCublas(const Product& of, const Gemm& gemm, const float* x, const float* y,
+Status MultiplyByCublas(const Product& of, const Gemm& gemm, const void* x, const void* y,
                         float* out, Stream stream) {
   static std::mutex mutex;  // a handle serves one thread at a time
   static Handle handle = nullptr;
@@ -218,22 +222,24 @@ Status MultiplyByCublas(const Product& of, const Gemm& gemm, const float* x, con
   const Cublas& cublas = Cublas::Get();
   if (handle == nullptr) {
     PBX_RETURN_IF_ERROR(CublasStatus(cublas.create(&handle), "cublasCreate"));
-    PBX_RETURN_IF_ERROR(CublasStatus(cublas.set_math(handle, kPedantic), "cublasSetMathMode"));
   }
   PBX_RETURN_IF_ERROR(CublasStatus(cublas.set_stream(handle, stream), "cublasSetStream"));
   const float one = 1, zero = 0;
+  const int type = TypeOf(gemm);
+  constexpr int kDefault = -1;  // CUBLAS_GEMM_DEFAULT
   return CublasStatus(
       cublas.gemm(handle, OperationOf(gemm.y), OperationOf(gemm.x), gemm.columns, gemm.rows,
-                  gemm.summed, &one, y, gemm.y.leading, of.y_batch, x, gemm.x.leading, of.x_batch,
-                  &zero, out, gemm.columns, of.rows * of.columns, gemm.batch),
-      "cublasSgemmStridedBatched");
+                  gemm.summed, &one, y, type, gemm.y.leading, of.y_batch, x, type, gemm.x.leading,
+                  of.x_batch, &zero, out, kFloat32, gemm.columns, of.rows * of.columns, gemm.batch,
+                  ComputeTypeOf(gemm), kDefault),
+      "cublasGemmStridedBatchedEx");
 }
 
-bool ActivateByCublas(const Gemm& gemm, const float* x, const float* y, const float* bias,
-                      bool relu, float* out, Stream stream) {
+bool ActivateByCublas(const Gemm& gemm, const void* x, const void* y, const float* bias, bool relu,
+                      float* out, Stream stream) {
   if (!HasCublas() || CublasLt::Get().handle == nullptr || gemm.batch != 1) return false;
   // Which cuBLASLt takes for granted.
-  for (const void* one : {x, y, static_cast<const float*>(out), bias}) {
+  for (const void* one : {x, y, static_cast<const void*>(out), static_cast<const void*>(bias)}) {
     if (reinterpret_cast<uintptr_t>(one) % 256 != 0) return false;
   }
   LtCall call;
@@ -246,10 +252,10 @@ bool ActivateByCublas(const Gemm& gemm, const float* x, const float* y, const fl
 #else
 
 bool HasCublas() { return false; }
-bool ActivateByCublas(const Gemm&, const float*, const float*, const float*, bool, float*, Stream) {
+bool ActivateByCublas(const Gemm&, const void*, const void*, const float*, bool, float*, Stream) {
   return false;
 }
-Status MultiplyByCublas(const Product&, const Gemm&, const float*, const float*, float*, Stream) {
+Status MultiplyByCublas(const Product&, const Gemm&, const void*, const void*, float*, Stream) {
   return Error(Code::kFailedPrecondition, "the host build has no cuBLAS");
 }
 

@@ -16,6 +16,7 @@ struct GemmSide {
 struct Gemm {
   GemmSide y, x;
   int rows = 0, columns = 0, summed = 0, batch = 0;
+  bool bfloat16 = false;
 };
 // InvalidArgument unless one stride of each matrix is 1 and the other one keeps its rows or columns
 // apart, or if a size is above 2^31 - 1. A stride along an axis of size 1 may have any value.
@@ -23,12 +24,12 @@ Status GemmOf(const Product& product, Gemm* gemm);
 
 // False: it is not installed, as a line on stderr then says once, or this is the host build.
 bool HasCublas();
-// Float32 without TF32. REQUIRES: HasCublas().
-Status MultiplyByCublas(const Product& product, const Gemm& gemm, const float* x, const float* y,
+// Float32 without TF32, or bfloat16. REQUIRES: HasCublas().
+Status MultiplyByCublas(const Product& product, const Gemm& gemm, const void* x, const void* y,
                         float* out, Stream stream);
 // relu(x y + bias) by one kernel of cuBLASLt; bias, (columns), may be null. False, and nothing has
 // been done, if there is no such kernel: which shapes have one depends on the GPU and on cuBLASLt.
-bool ActivateByCublas(const Gemm& gemm, const float* x, const float* y, const float* bias,
-                      bool relu, float* out, Stream stream);
+bool ActivateByCublas(const Gemm& gemm, const void* x, const void* y, const float* bias, bool relu,
+                      float* out, Stream stream);
 
 }  // namespace pbx::gpu

@@ -1,4 +1,5 @@
 // Sums as trees: each thread adds up to kLeaf neighbours in their order, and so do the next levels.
+#include "base/bfloat16.h"
 #include "gpu/walk.h"
 
 namespace pbx::gpu {
@@ -8,8 +9,9 @@ constexpr int64_t kLeaf = 64;
 
 int64_t PartsOf(int64_t summed) { return (summed + kLeaf - 1) / kLeaf; }
 
+template <typename T>
 struct Leaf {
-  const float* x;  // (outer, summed, inner)
+  const T* x;  // (outer, summed, inner)
   int64_t summed, inner, parts;
   float a;
   float* out;  // (outer, parts, inner)
@@ -18,7 +20,7 @@ struct Leaf {
     const int64_t first = part * kLeaf;
     const int64_t end = first + kLeaf < summed ? first + kLeaf : summed;
     float sum = 0;
-    for (int64_t s = first; s < end; ++s) sum += x[(o * summed + s) * inner + c];
+    for (int64_t s = first; s < end; ++s) sum += ToFloat(x[(o * summed + s) * inner + c]);
     out[i] = sum * a;
   }
 };
@@ -40,17 +42,18 @@ uint64_t SumRoom(int64_t outer, int64_t summed, int64_t inner) {
   return room;
 }
 
-Status Sum(const float* x, int64_t outer, int64_t summed, int64_t inner, float a, float* room,
+template <typename T>
+Status Sum(const T* x, int64_t outer, int64_t summed, int64_t inner, float a, float* room,
            float* out, Stream stream) {
-  while (summed > kLeaf) {
-    const int64_t parts = PartsOf(summed), n = outer * parts * inner;
-    PBX_RETURN_IF_ERROR(LaunchForAll("sum", n, Leaf{x, summed, inner, parts, 1.0f, room}, stream));
-    x = room;
-    room += n;
-    summed = parts;
+  if (summed <= kLeaf) {
+    return LaunchForAll("sum", outer * inner, Leaf<T>{x, summed, inner, 1, a, out}, stream);
   }
-  return LaunchForAll("sum", outer * inner, Leaf{x, summed, inner, 1, a, out}, stream);
+  const int64_t parts = PartsOf(summed), n = outer * parts * inner;
+  PBX_RETURN_IF_ERROR(LaunchForAll("sum", n, Leaf<T>{x, summed, inner, parts, 1.0f, room}, stream));
+  return Sum<float>(room, outer, parts, inner, a, room + n, out, stream);
 }
+template Status Sum(const float*, int64_t, int64_t, int64_t, float, float*, float*, Stream);
+template Status Sum(const uint16_t*, int64_t, int64_t, int64_t, float, float*, float*, Stream);
 
 Status AddAll(const std::vector<const float*>& arrays, uint64_t n, float* out, Stream stream) {
   const auto count = static_cast<int64_t>(n);

@@ -91,8 +91,8 @@ class TrainerConfig(Section):
     )
     dense_dtype: Choice[DenseDtype] = Field(
         default=DenseDtype.FLOAT32,
-        description="type of the products of linear layers on a CPU; sums and parameters are "
-        "float32; auto: bfloat16 on a processor where it is faster, else float32",
+        description="type of the factors of products of linear layers; sums and parameters are "
+        "float32; auto: bfloat16 on a CPU where it is faster, else float32",
     )
     grace_s: float = Field(
         default=30.0,

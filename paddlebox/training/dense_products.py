@@ -33,15 +33,16 @@ def dense_products(config: Config) -> DenseProducts:
     wanted = config.trainer.dense_dtype
     by_paddle = f"float32 by Paddle {_native.paddle.__version__}"
     if config.hbm.place is not HbmPlace.HOST and not host_is_device():
+        why = "hbm.place is gpu" if wanted is DenseDtype.AUTO else ""
+        if _native.core.hbm_backend() != "cuda":
+            products = _BFLOAT16 if wanted is DenseDtype.BFLOAT16 else _FLOAT32
+            return DenseProducts(products, f"{products} by {LIBRARY}", why)
         if wanted is DenseDtype.BFLOAT16:
             raise ConfigError(
-                "trainer.dense_dtype bfloat16 is for a CPU, but hbm.place is gpu: set it to "
-                "float32 or auto"
+                f"trainer.dense_dtype bfloat16 needs a CPU or {LIBRARY}, found a GPU of "
+                "paddlepaddle-gpu: set it to float32 or auto"
             )
-        why = "hbm.place is gpu" if wanted is DenseDtype.AUTO else ""
-        if _native.core.hbm_backend() == "cuda":
-            return DenseProducts("", f"{by_paddle} on a GPU", why)
-        return DenseProducts(_FLOAT32, f"float32 by {LIBRARY}", why)
+        return DenseProducts("", f"{by_paddle} on a GPU", why)
     library, found, speeds = _native.core.dense_library()
     if wanted is DenseDtype.BFLOAT16 and speeds[_BFLOAT16] == "none":
         needs = "AVX512_BF16 or AMX in the processor" if found else "the oneDNN of Paddle's wheel"

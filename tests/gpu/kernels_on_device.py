@@ -1,5 +1,5 @@
 """Prints, for each function below, the largest difference of its result and gradients between the
-CPU and the device of the stock Paddle wheel, as JSON."""
+CPU, or numpy, and the device of the stock Paddle wheel, as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def repacked(x: Any, y: Any) -> Any:
     return ops.jagged_unpack(ops.jagged_softmax(rows, offsets()), offsets(), 3, reversed=True)
 
 
-def attention(form: str) -> Callable[..., Any]:
+def attention(form: str, dtype: str = "float32") -> Callable[..., Any]:
     """Of two sequences with 3 and 2 events and 1 target each."""
 
     def of(q: Any, k: Any, v: Any, time_bias: Any, position_bias: Any) -> Any:
@@ -59,6 +60,7 @@ def attention(form: str) -> Callable[..., Any]:
             *(q, k, v, events, seen, targets),
             heads=2,
             form=form,
+            dtype=dtype,
             divisor=3.0,
             times=paddle.to_tensor(np.array([1, 2, 9, 4, 70, 90, 80])),
             time_bias=time_bias,
@@ -149,6 +151,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     ),
     "pointwise attention": (attention("pointwise"), ATTENDED),
     "softmax attention": (attention("softmax"), ATTENDED),
+    "pointwise attention in bfloat16": (attention("pointwise", "bfloat16"), ATTENDED),
+    "softmax attention in bfloat16": (attention("softmax", "bfloat16"), ATTENDED),
     "whole numbers": (lambda x: x * paddle.cast(offsets() * 2 - 1, "float32"), [(4,)]),
     "log loss": (
         lambda x: F.binary_cross_entropy_with_logits(x, paddle.ones_like(x)),
@@ -177,8 +181,104 @@ def computed(function: Callable[..., Any], inputs: list[np.ndarray]) -> list[np.
     return [np.array(tensor.numpy()) for tensor in (out, *(one.grad for one in tensors))]
 
 
+def rounded(x: np.ndarray) -> np.ndarray:
+    """To bfloat16, ties to even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@dataclass
+class Narrow:
+    """A stack in bfloat16. Inputs have few bits, so that sums are the same in any order, and numpy
+    rounds what the device rounds."""
+
+    instances: int
+    widths: list[int]
+    activations: list[str | None]
+    biased: list[bool]
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(5)
+        shapes = list(itertools.pairwise(self.widths))
+        self.x = self.some(self.instances, self.widths[0], bits=8)
+        self.weights = [self.some(*of, bits=2 if layer else 9) for layer, of in enumerate(shapes)]
+        self.biases = [
+            self.some(n, bits=4) if b else None
+            for b, n in zip(self.biased, self.widths[1:], strict=True)
+        ]
+        self.dout = self.some(self.instances, self.widths[-1], bits=8)
+
+    def some(self, *shape: int, bits: int) -> np.ndarray:
+        """Numbers between -2 and 2 with so many bits after the point."""
+        return np.ldexp(self.random.integers(-(2 << bits), 2 << bits, shape), -bits).astype("f4")
+
+    def on_device(self) -> list[np.ndarray]:
+        """The result and the gradients of the input, the weights and the biases."""
+        arrays = [self.x, *self.weights, *(one for one in self.biases if one is not None)]
+        x, *parameters = (paddle.to_tensor(one, stop_gradient=False) for one in arrays)
+        weights, rest = parameters[: len(self.weights)], iter(parameters[len(self.weights) :])
+        biases = [next(rest) if biased else None for biased in self.biased]
+        out = ops.mlp(x, weights, biases, self.activations, "bfloat16", self.rate, self.seed())
+        out.backward(paddle.to_tensor(self.dout))
+        return [out.numpy(), *(one.grad.numpy() for one in (x, *parameters))]
+
+    def seed(self) -> Any:
+        return paddle.to_tensor(np.array([7], np.int64))
+
+    def kept(self, layer: int) -> np.ndarray:
+        """What dropout multiplies the results of a layer by."""
+        ones = [paddle.ones([1, 1])] * layer + [paddle.ones([1, self.widths[layer + 1]])]
+        linear: list[str | None] = [None] * layer
+        x, none = paddle.ones([self.instances, 1]), [None] * (layer + 1)
+        out = ops.mlp(x, ones, none, [*linear, "relu"], "float32", self.rate, self.seed())
+        return np.array(out.numpy())
+
+    def in_numpy(self) -> list[np.ndarray]:
+        last = len(self.weights) - 1
+        factors, masks = [rounded(self.x)], []
+        weights = [rounded(one).astype(np.float64) for one in self.weights]
+        for layer, weight in enumerate(weights):
+            bias, relu = self.biases[layer], self.activations[layer] == "relu"
+            h = factors[-1] @ weight + (0 if bias is None else bias)
+            mask = np.float32(h > 0) * self.kept(layer) if relu else np.ones(h.shape, np.float32)
+            h = (h if layer == last else rounded(h)) * mask
+            factors.append(h if layer == last else rounded(h))
+            masks.append(mask)
+        gradient, of_weights, of_biases = self.dout, [], []
+        for layer in reversed(range(last + 1)):
+            whole = gradient if layer == last else rounded(gradient)
+            gradient = rounded(whole * masks[layer]).astype(np.float64)
+            of_weights.append(factors[layer].T @ gradient)
+            if self.biased[layer]:
+                of_biases.append(gradient.sum(0))
+            gradient = gradient @ weights[layer].T
+        return [factors[-1], gradient, *of_weights[::-1], *of_biases[::-1]]
+
+    def differences(self) -> list[float]:
+        """Of what is larger than 1, relative to the largest value."""
+        paddle.set_device("cpu")
+        expected = self.in_numpy()
+        paddle.set_device("paddlebox_gpu")
+        pairs = zip(self.on_device(), expected, strict=True)
+        return [
+            float(np.abs(own - right).max(initial=0) / np.abs(right).max(initial=1))
+            for own, right in pairs
+        ]
+
+
+NARROW = {
+    "one layer in bfloat16": Narrow(70, [9, 33], [None], [False]),
+    "mlp in bfloat16 to a logit": Narrow(200, [13, 7, 5, 1], ["relu", "relu", None], [True] * 3),
+    "mlp in bfloat16 with dropout": Narrow(
+        *(70, [13, 7, 5, 3], ["relu", None, "relu"], [True, False, True], 0.4)
+    ),
+    "mlp of nothing in bfloat16": Narrow(0, [5, 9], ["relu"], [True]),
+}
+
+
 def differences() -> dict[str, list[float]]:
-    found = {}
+    found = {name: stack.differences() for name, stack in NARROW.items()}
     for name, (function, shapes) in CASES.items():
         random = np.random.default_rng(3)
         inputs = [random.normal(size=shape).astype(np.float32) for shape in shapes]

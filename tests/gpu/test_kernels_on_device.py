@@ -17,7 +17,7 @@ import numpy as np
 from paddlebox._native import paddle
 from paddlebox.config import HbmPlace
 from paddlebox.store.options import check_place
-from paddlebox.training.static_program import Adam, MergedAdam
+from paddlebox.training.static_program import MergedAdam
 
 check_place(HbmPlace.GPU)
 paddle.enable_static()
@@ -40,7 +40,7 @@ def trained(adam):
     adams = sum("adam" in op.name() for op in program.global_block().ops)
     return adams, {name: np.array(one).tobytes() for name, one in state.items()}
 
-(many, alone), (one, merged) = trained(Adam), trained(MergedAdam)
+(many, alone), (one, merged) = trained(paddle.optimizer.Adam), trained(MergedAdam)
 print(json.dumps([many, one, len(alone), alone == merged]))
 """
 

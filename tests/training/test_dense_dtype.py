@@ -91,11 +91,18 @@ def test_bfloat16_by_name_is_refused_where_it_cannot_be_had(
         dense_products.dense_products(config("bfloat16"))
 
 
-def test_a_gpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native.core, "dense_library", lambda: ZEN4)
-    chosen = dense_products.dense_products(config("auto", "gpu"))
-    assert (chosen.products, chosen.name) == ("float32", "float32 by libpaddlebox_gpu.so")
-    with pytest.raises(ConfigError, match=r"bfloat16 is for a CPU, but hbm\.place is gpu"):
+@pytest.mark.parametrize("library", [ZEN4, HASWELL])
+def test_a_gpu_computes_in_bfloat16_by_name_alone(
+    monkeypatch: pytest.MonkeyPatch, library: Any
+) -> None:
+    monkeypatch.setattr(_native.core, "dense_library", lambda: library)
+    for dtype in ("auto", "float32", "bfloat16"):
+        chosen = dense_products.dense_products(config(dtype, "gpu"))
+        assert chosen.products == ("float32" if dtype == "auto" else dtype)
+        assert chosen.name == f"{chosen.products} by libpaddlebox_gpu.so"
+    monkeypatch.setattr(_native.core, "hbm_backend", lambda: "cuda")
+    assert dense_products.dense_products(config("auto", "gpu")).products == ""
+    with pytest.raises(ConfigError, match=r"needs a CPU or libpaddlebox_gpu\.so, found a GPU of p"):
         dense_products.dense_products(config("bfloat16", "gpu"))
 
 

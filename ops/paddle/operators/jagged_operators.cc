@@ -134,10 +134,7 @@ Status CheckAttention(const AttentionInputs& in, const AttentionAttributes& of,
   attention.time_bias = in.time_bias.data<float>();
   attention.position_bias = in.position_bias.data<float>();
   PBX_RETURN_IF_ERROR(CheckSequences(in, &attention));
-  if (IsOnGpu(in.q)) {
-    if (!of.bfloat16) return Status::Ok();
-    return Error(Code::kInvalidArgument, "bfloat16 is for the CPU: use float32 on a GPU");
-  }
+  if (IsOnGpu(in.q)) return Status::Ok();
   Result<ThreadPool*> pool = DensePool();
   if (!pool.ok()) return pool.status();
   call->pool = pool.value();
@@ -162,6 +159,7 @@ pbx_hbm_attention OnGpu(const JaggedAttention& attention, const Tensor& q) {
   of.time_bias = attention.time_bias;
   of.position_bias = attention.position_bias;
   of.times = attention.times;
+  of.bfloat16 = attention.type == GemmType::kBfloat16 ? 1 : 0;
   return of;
 }
 

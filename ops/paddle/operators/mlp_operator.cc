@@ -1,4 +1,4 @@
-// box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h), or on a GPU in float32.
+// box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h, on a GPU cuda/dense.h).
 //
 // Inputs: X (..., N_0), L weights (N_(l-1), N_l), and (N_l) for each layer with a bias; Seed, int64
 // (1), only with dropout; attributes relu (L), biased (L), bfloat16, and the rate of the dropout
@@ -75,17 +75,27 @@ Status PlaceOnGpu(const MlpAttributes& attributes, MlpCall* call) {
     return Error(Code::kInvalidArgument,
                  "X is on a GPU without libpaddlebox_gpu.so (docs/gpu.md), expected it on the CPU");
   }
-  if (attributes.bfloat16) {
-    return Error(Code::kInvalidArgument, "dtype bfloat16 with X on a GPU, expected float32");
-  }
   for (const MlpLayer& layer : call->layers) {
     call->of_gpu.push_back({static_cast<int64_t>(layer.inputs), static_cast<int64_t>(layer.outputs),
                             layer.activation == Activation::kRelu ? 1 : 0, layer.weight,
                             layer.bias});
   }
-  call->gpu = {call->of_gpu.data(), static_cast<int64_t>(call->of_gpu.size()),
-               static_cast<int64_t>(call->instances), attributes.dropout, nullptr};
+  call->gpu = {call->of_gpu.data(),
+               static_cast<int64_t>(call->of_gpu.size()),
+               static_cast<int64_t>(call->instances),
+               attributes.dropout,
+               nullptr,
+               attributes.bfloat16 ? 1 : 0};
   return Status::Ok();
+}
+
+Status CheckBfloat16() {
+  const Result<std::string> library = GemmLibrary();
+  if (!library.ok()) return library.status();
+  if (SupportOf(GemmType::kBfloat16) != GemmSupport::kNone) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "bfloat16 needs AVX512_BF16 or AMX in the processor, found %s",
+               library.value().c_str());
 }
 
 Status CheckMlp(const std::vector<Tensor>& inputs, const MlpAttributes& attributes, MlpCall* call) {
@@ -113,6 +123,7 @@ Status CheckMlp(const std::vector<Tensor>& inputs, const MlpAttributes& attribut
   call->instances = static_cast<size_t>(x.numel()) / call->layers.front().inputs;
   call->type = attributes.bfloat16 ? GemmType::kBfloat16 : GemmType::kFloat32;
   if (IsOnGpu(x)) return PlaceOnGpu(attributes, call);
+  if (attributes.bfloat16) PBX_RETURN_IF_ERROR(CheckBfloat16());
   Result<ThreadPool*> pool = DensePool();
   if (!pool.ok()) return pool.status();
   call->pool = pool.value();
@@ -150,9 +161,10 @@ std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
     saved = NewOutput({static_cast<int64_t>(bytes)}, x.place(), DataType::UINT8);
     if (on_gpu) {
       call.gpu.seed = drawn;
+      Tensor room = NewOutput({static_cast<int64_t>(Hbm().mlp_room(&call.gpu, 0))}, x.place());
       return StatusOf(
           Hbm().mlp_forward(&call.gpu, call.x, reinterpret_cast<float*>(saved.data<uint8_t>()),
-                            out.data<float>(), StreamOf(x)),
+                            room.data<float>(), out.data<float>(), StreamOf(x)),
           "mlp");
     }
     const MlpDropout drops{dropout, drawn == nullptr ? 0 : static_cast<uint64_t>(*drawn)};
@@ -180,7 +192,7 @@ std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const T
                       call.bias[l] == 0 ? nullptr : made[call.bias[l]].data<float>()};
     }
     if (IsOnGpu(grad)) {
-      const auto floats = static_cast<int64_t>(Hbm().mlp_room(&call.gpu));
+      const auto floats = static_cast<int64_t>(Hbm().mlp_room(&call.gpu, 1));
       Tensor room = NewOutput({floats}, grad.place());
       std::vector<float*> weights, biases;
       for (const MlpGradient& gradient : gradients) {
