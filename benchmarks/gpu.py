@@ -103,7 +103,7 @@ class Measured:
     def __init__(self, library: Library, dim: int, rows: int, seed: int) -> None:
         self.library, self.dim, self.rows = library, dim, rows
         self.rng = np.random.default_rng(seed)
-        self.device = Device(library, config(dim))
+        self.device = Device(library, config(dim, threads=os.cpu_count() or 1))
         step = (1 << 64) // rows
         self.keys = np.arange(rows, dtype=np.uint64) * np.uint64(step) + np.uint64(step // 2)
         self.table = Table(self.device, self.keys)

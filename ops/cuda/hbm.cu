@@ -38,9 +38,13 @@ Status Open(const pbx_hbm_config& from, int device, std::unique_ptr<pbx_hbm>* ou
   if (from.expand_dim < 0 || from.expand_dim > 253) {
     return Error(Code::kInvalidArgument, "expand_dim is %d, expected 0 to 253", from.expand_dim);
   }
+  if (from.threads < 1) {
+    return Error(Code::kInvalidArgument, "threads is %d, expected at least 1", from.threads);
+  }
   PBX_RETURN_IF_ERROR(CheckDevice(device));
   auto hbm = std::make_unique<pbx_hbm>();
   hbm->device = device;
+  hbm->threads = std::make_unique<ThreadPool>(from.threads);
   AccessorConfig& to = hbm->config;
   to.seed = from.seed;
   to.nonclk_coeff = from.nonclk_coeff;

@@ -17,6 +17,7 @@
 #include <cuda_runtime.h>
 #else
 #include "cuda/host_memory.h"
+#include "cuda/host_stream.h"
 #endif
 
 namespace pbx::hbm {
@@ -27,7 +28,7 @@ constexpr int kThreads = 256;  // per block
 using Stream = cudaStream_t;
 Status CudaStatus(cudaError_t error, const char* what);
 #else
-using Stream = void*;
+using Stream = HostStream*;
 #endif
 
 // The threads of a block.
@@ -136,12 +137,13 @@ Status Launch(const char* what, const Body& body, uint64_t tiles, size_t shared_
   RunTiles<Body><<<static_cast<unsigned>(tiles), kThreads, shared_bytes, stream>>>(body);
   return CudaStatus(cudaGetLastError(), what);
 #else
-  (void)stream;
-  const OpenMemory open;
-  std::vector<uint64_t> shared((shared_bytes + 7) / 8);  // no more, so that ASan sees overruns
-  for (uint64_t tile = 0; tile < tiles; ++tile) {
-    body(Block(reinterpret_cast<char*>(shared.data())), static_cast<int64_t>(tile));
-  }
+  InStream(stream, [body, tiles, shared_bytes] {
+    const OpenMemory open;
+    std::vector<uint64_t> shared((shared_bytes + 7) / 8);  // no more, so that ASan sees overruns
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      body(Block(reinterpret_cast<char*>(shared.data())), static_cast<int64_t>(tile));
+    }
+  });
   return Status::Ok();
 #endif
 }

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace pbx::hbm {
 
@@ -13,20 +14,26 @@ Status CudaStatus(cudaError_t error, const char* what) {
   return Error(code, "%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-Status ToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+namespace {
+
+Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const char* where,
+            Stream stream) {
   if (bytes == 0) return Status::Ok();
-  return CudaStatus(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream),
-                    "copy to the device");
+  const Status status = CudaStatus(cudaMemcpyAsync(to, from, bytes, kind, stream), where);
+  if (status.ok()) return status;
+  return Error(status.code(), "%zu bytes: %s", bytes, status.message().c_str());
+}
+
+}  // namespace
+
+Status ToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  return Copy(device, host, bytes, cudaMemcpyHostToDevice, "copy to the device", stream);
 }
 Status ToHost(void* host, const void* device, size_t bytes, Stream stream) {
-  if (bytes == 0) return Status::Ok();
-  return CudaStatus(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream),
-                    "copy from the device");
+  return Copy(host, device, bytes, cudaMemcpyDeviceToHost, "copy from the device", stream);
 }
 Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
-  if (bytes == 0) return Status::Ok();
-  return CudaStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
-                    "copy on the device");
+  return Copy(to, from, bytes, cudaMemcpyDeviceToDevice, "copy on the device", stream);
 }
 Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
                         size_t bytes, size_t rows, Stream stream) {
@@ -110,37 +117,62 @@ Status CheckDevice(int device) {
 
 #else  // the host as the device
 
-Status ToDevice(void* device, const void* host, size_t bytes, Stream) {
-  const OpenMemory open;
-  if (bytes != 0) std::memcpy(device, host, bytes);
+Status ToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  std::vector<char> kept;
+  if (stream != nullptr && stream->late() && !IsPinned(host)) {
+    kept.assign(static_cast<const char*>(host), static_cast<const char*>(host) + bytes);
+  }
+  InStream(stream, [device, host, bytes, kept = std::move(kept)] {
+    const OpenMemory open;
+    std::memcpy(device, kept.empty() ? host : kept.data(), bytes);
+  });
   return Status::Ok();
 }
-Status ToHost(void* host, const void* device, size_t bytes, Stream) {
-  const OpenMemory open;
-  if (bytes != 0) std::memcpy(host, device, bytes);
-  return Status::Ok();
+Status ToHost(void* host, const void* device, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  InStream(stream, [host, device, bytes] {
+    const OpenMemory open;
+    std::memcpy(host, device, bytes);
+  });
+  return IsPinned(host) ? Status::Ok() : Synchronize(stream);
 }
-Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream) {
-  const OpenMemory open;
-  if (bytes != 0) std::memmove(to, from, bytes);
+Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  InStream(stream, [to, from, bytes] {
+    const OpenMemory open;
+    std::memmove(to, from, bytes);
+  });
   return Status::Ok();
 }
 Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
-                        size_t bytes, size_t rows, Stream) {
-  const OpenMemory open;
-  for (size_t i = 0; bytes != 0 && i < rows; ++i) {
-    std::memcpy(static_cast<char*>(to) + i * to_stride,
-                static_cast<const char*>(from) + i * from_stride, bytes);
-  }
+                        size_t bytes, size_t rows, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  InStream(stream, [=] {
+    const OpenMemory open;
+    for (size_t i = 0; i < rows; ++i) {
+      std::memcpy(static_cast<char*>(to) + i * to_stride,
+                  static_cast<const char*>(from) + i * from_stride, bytes);
+    }
+  });
   return Status::Ok();
 }
-Status SetZero(void* device, size_t bytes, Stream) {
-  const OpenMemory open;
-  if (bytes != 0) std::memset(device, 0, bytes);
+Status SetZero(void* device, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  InStream(stream, [device, bytes] {
+    const OpenMemory open;
+    std::memset(device, 0, bytes);
+  });
   return Status::Ok();
 }
-Status Synchronize(Stream) { return Status::Ok(); }
-Status SynchronizeAll() { return Status::Ok(); }
+Status Synchronize(Stream stream) {
+  if (stream != nullptr) stream->WaitFor(stream->added());
+  return Status::Ok();
+}
+Status SynchronizeAll() {
+  HostStream::WaitForAll();
+  return Status::Ok();
+}
 
 Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
@@ -150,22 +182,33 @@ Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   if (memory.data_ == nullptr) {
     return Error(Code::kOutOfSpace, "%s: cannot allocate %zu bytes", what, bytes);
   }
+  if (where == Where::kPinned) NotePinned(memory.data_, bytes);
   memory.bytes_ = bytes;
   return Result<Memory>(std::move(memory));
 }
 
 void Memory::Free(void* data, Where where) {
-  if (where == Where::kDevice) {
-    GiveDeviceMemory(data);
-  } else {
-    std::free(data);
-  }
+  if (data == nullptr) return;
+  HostStream::WaitForAll();  // as cudaFree does
+  if (where == Where::kDevice) return GiveDeviceMemory(data);
+  NotePinned(data, 0);
+  std::free(data);
 }
 
-Status OwnStream::Open() { return Status::Ok(); }
-OwnStream::~OwnStream() = default;
-Status Event::Record(Stream) { return Status::Ok(); }
-Status Event::Wait() { return Status::Ok(); }
+Status OwnStream::Open() {
+  stream_ = new HostStream;
+  return Status::Ok();
+}
+OwnStream::~OwnStream() { delete stream_; }
+Status Event::Record(Stream stream) {
+  stream_ = stream;
+  added_ = stream == nullptr ? 0 : stream->added();
+  return Status::Ok();
+}
+Status Event::Wait() {
+  if (stream_ != nullptr) stream_->WaitFor(added_);
+  return Status::Ok();
+}
 Event::~Event() = default;
 OnDevice::OnDevice(int) {}
 OnDevice::~OnDevice() = default;

@@ -86,6 +86,9 @@ class Event {
  private:
 #ifdef __CUDACC__
   cudaEvent_t event_ = nullptr;
+#else
+  Stream stream_ = nullptr;
+  uint64_t added_ = 0;  // to the stream before the event
 #endif
 };
 

@@ -157,15 +157,17 @@ Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t s
                                       segment_of, sorted, n, 0, 32, stream),
       "plan"));
 #else
-  SortPairs(ids, segment_of, nnz, rows, sorted);
+  InStream(stream, [=] { SortPairs(ids, segment_of, nnz, rows, sorted); });
 #endif
   PBX_RETURN_IF_ERROR(Launch("plan", MarkHeads{rows, nnz, number}, TilesOf(nnz, kTile), 0, stream));
 #ifdef __CUDACC__
   PBX_RETURN_IF_ERROR(
       CudaStatus(cub::DeviceScan::InclusiveSum(at(4), scan, number, number, n, stream), "plan"));
 #else
-  const OpenMemory open;
-  std::partial_sum(number, number + nnz, number);
+  InStream(stream, [number, nnz] {
+    const OpenMemory open;
+    std::partial_sum(number, number + nnz, number);
+  });
 #endif
   const Write write{rows, sorted, number, nnz, stamp, plan};
   return Launch("plan", write, TilesOf(nnz, kTile), 0, stream);

@@ -95,8 +95,9 @@ struct PullPooled {
     return table.Has(id) ? id : -1;
   }
 
-  PBX_HOST_DEVICE void CountUnknown(int32_t begin, int32_t end) const {
-    for (int32_t i = begin; i < end; ++i) {
+  // Counts ids without a row. Each of `lanes` threads looks at some of the ids.
+  PBX_HOST_DEVICE void CountUnknown(const PooledSegment& here, int lane, int lanes) const {
+    for (int32_t i = here.begin + lane; i < here.end; i += lanes) {
       const int32_t id = segments.ids[i];
       if (id != -1 && !table.Has(id)) AddTo(&table.report->out_of_range, 1);
     }
@@ -114,30 +115,26 @@ struct PullPooled {
     return sum;
   }
 
-  // Writes the columns of the counts, too. made: (columns) of the segment.
-  PBX_HOST_DEVICE PooledSegment Look(uint64_t segment, float* made) const {
+  PBX_HOST_DEVICE PooledSegment Look(uint64_t segment) const {
     PooledSegment found{};
     if (!Bounds(segment, &found.begin, &found.end)) {
       found.begin = found.end = 0;
       AddTo(&table.report->out_of_range, 1);
     }
-    CountUnknown(found.begin, found.end);
     found.first = found.begin < found.end ? RowOf(found.begin) : -1;
-    if (kCvm) {
-      made[0] = Log(Added(0.0f, found.begin, found.end, RowLayout::kShow) + 1.0f);
-      const float click = Added(0.0f, found.begin, found.end, RowLayout::kClick);
-      made[1] = Log(click + 1.0f) - made[0];
-    }
     return found;
   }
 
-  // Sums the rows of each segment into made: (count, columns).
+  // Sums the rows of each segment into made: (count, columns). The first columns are the counts.
   PBX_HOST_DEVICE void Pool(const Block& block, const PooledSegment* here, int count, int columns,
                             float* made) const {
     constexpr int kLanes = kLanesOf<kDim>;
     const int embedx_at = table.config.layout.embedx_at();
     block.ForEachRow<kLanes, kRowsTogether>(count, [&](int t0, int step, int lane) {
-      for (int base = kCounts + lane; base < columns; base += kLanes * kColumns) {
+      for (int k = 0; k < kRowsTogether && t0 + k * step < count; ++k) {
+        CountUnknown(here[t0 + k * step], lane, kLanes);
+      }
+      for (int base = lane; base < columns; base += kLanes * kColumns) {
         float sums[kRowsTogether][kColumns];
         PBX_UNROLL
         for (int k = 0; k < kRowsTogether; ++k) {
@@ -171,10 +168,15 @@ struct PullPooled {
     const int count = CountOf(segments.segments, first, rows_of_tile);
     float* const made = block.shared<float>();  // (rows_of_tile, columns)
     PooledSegment* const here = reinterpret_cast<PooledSegment*>(made + rows_of_tile * columns);
-    block.ForEach(count, [&](int t) {
-      here[t] = Look(first + static_cast<uint64_t>(t), made + t * columns);
-    });
+    block.ForEach(count, [&](int t) { here[t] = Look(first + static_cast<uint64_t>(t)); });
     Pool(block, here, count, columns, made);
+    if (kCvm) {
+      block.ForEach(count, [&](int t) {
+        float* const counts = made + t * columns;
+        counts[0] = Log(counts[0] + 1.0f);
+        counts[1] = Log(counts[1] + 1.0f) - counts[0];
+      });
+    }
     if (segments.extra == 0) {
       return block.CopyOut(made, count * columns, out + first * static_cast<uint64_t>(columns));
     }

@@ -1,5 +1,5 @@
-// Copies records between arrays of the host and tables of a device, through buffers that are
-// reused.
+// Copies records between arrays of the host and tables of a device, and feeds to a device, through
+// buffers that are reused.
 #include <memory>
 
 #include "cuda/call.h"
@@ -9,6 +9,12 @@ struct pbx_hbm_staging {
   pbx_hbm* hbm = nullptr;
   pbx::hbm::OwnStream stream;
   pbx::hbm::Memory ids, records, rows;
+};
+
+struct pbx_hbm_parcel {
+  int device = 0;
+  pbx::hbm::OwnStream stream;
+  pbx::hbm::Memory pinned, on_device;
 };
 
 namespace pbx::hbm {
@@ -60,6 +66,12 @@ int Staged(pbx_hbm_staging* staging, const F& f) {
   const int staged = Call(staging->hbm, [&] { return f(&code); });
   if (staged != PBX_HBM_OK || code != PBX_HBM_OK) return staged != PBX_HBM_OK ? staged : code;
   return pbx_hbm_synchronize(staging->stream.get());
+}
+
+template <class F>
+int On(int device, const F& f) {
+  const OnDevice here(device);
+  return Told(here.status().ok() ? f() : here.status());
 }
 
 }  // namespace
@@ -140,5 +152,41 @@ int pbx_hbm_stage_push(pbx_hbm_staging* staging, pbx_hbm_table* table, const int
                                  staging->records.as<void>(), m, staging->rows.as<float>(),
                                  gradient, staging->stream.get());
     return Status::Ok();
+  });
+}
+
+int pbx_hbm_open_parcel(int device, pbx_hbm_parcel** out) {
+  return On(device, [&]() -> Status {
+    auto parcel = std::make_unique<pbx_hbm_parcel>();
+    parcel->device = device;
+    parcel->pinned = std::move(Memory::New("feeds", 0, Memory::Where::kPinned).value());
+    PBX_RETURN_IF_ERROR(parcel->stream.Open());
+    *out = parcel.release();
+    return Status::Ok();
+  });
+}
+
+void pbx_hbm_close_parcel(pbx_hbm_parcel* parcel) {
+  if (parcel == nullptr) return;
+  const OnDevice here(parcel->device);
+  delete parcel;
+}
+
+int pbx_hbm_fit_parcel(pbx_hbm_parcel* parcel, uint64_t bytes, void** pinned, void** on_device) {
+  return On(parcel->device, [&]() -> Status {
+    PBX_RETURN_IF_ERROR(parcel->pinned.Grow("feeds", bytes));
+    PBX_RETURN_IF_ERROR(parcel->on_device.Grow("feeds on the device", bytes));
+    *pinned = parcel->pinned.as<void>();
+    *on_device = parcel->on_device.as<void>();
+    return Status::Ok();
+  });
+}
+
+int pbx_hbm_send_parcel(pbx_hbm_parcel* parcel, uint64_t bytes) {
+  return On(parcel->device, [&]() -> Status {
+    Stream stream = parcel->stream.get();
+    PBX_RETURN_IF_ERROR(
+        ToDevice(parcel->on_device.as<void>(), parcel->pinned.as<void>(), bytes, stream));
+    return Synchronize(stream);
   });
 }

@@ -17,6 +17,7 @@ namespace {
 constexpr int kTileKeys = 1024;
 constexpr int kTileRows = 64;
 constexpr size_t kCopyBytes = size_t{16} << 20;  // per buffer of rows being copied
+constexpr size_t kTaskBytes = 64 << 10;          // of rows, at least, per thread that copies them
 
 // fences[b]: the index of the first key that is in bucket b or in a later bucket.
 struct MakeFences {
@@ -170,21 +171,22 @@ Status CheckIds(const pbx_hbm_table& table, const char* what, const int32_t* ids
                  static_cast<unsigned long long>(table.view.n));
   }
   for (uint64_t i = 0; i < m; ++i) {
-    if (ids[i] >= 0 && static_cast<uint64_t>(ids[i]) < table.view.n) continue;
-    return Error(Code::kInvalidArgument, "%s: ids[%llu] is %d, the table has rows 0 to %lld", what,
-                 static_cast<unsigned long long>(i), ids[i],
+    const auto id = static_cast<uint64_t>(static_cast<uint32_t>(ids[i]));
+    if (ids[i] >= 0 && id >= first && id < table.view.n) continue;
+    return Error(Code::kInvalidArgument, "%s: ids[%llu] is %d, expected %llu to %lld", what,
+                 static_cast<unsigned long long>(i), ids[i], static_cast<unsigned long long>(first),
                  static_cast<long long>(table.view.n) - 1);
   }
   return Status::Ok();
 }
 
 // Copies rows and their ids through the two buffers: from the table to to_host, or from from_host
-// into the table. The pointer that is not used is null.
+// into the table. The pointer that is not used is null. Row i is at (i - first) * W of the host.
 Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, uint64_t m,
                 const float* from_host, float* to_host) {
   pbx_hbm& hbm = *table.hbm;
   const std::lock_guard<std::mutex> lock(hbm.copying);
-  const size_t row = hbm.words() * 4, with_id = row + 4;
+  const size_t words = hbm.words(), row = words * 4, with_id = row + 4;
   const uint64_t most = std::max<uint64_t>(1, kCopyBytes / with_id);
   Stream stream = hbm.copies.get();
   for (int side = 0; side < 2; ++side) {
@@ -199,40 +201,66 @@ Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, 
       *memory = std::move(made.value());
     }
   }
-  uint64_t landed = 0;  // rows copied from the pinned buffers to to_host so far
-  const auto land = [&](int side, uint64_t count) -> Status {
-    PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
-    std::memcpy(to_host + landed * hbm.words(), hbm.pinned[side].as<float>(), count * row);
-    landed += count;
-    return Status::Ok();
+  // Copies rows [begin, begin + count) of the m between the host and a pinned buffer.
+  const auto pack = [&](int side, uint64_t begin, uint64_t count) {
+    float* const pinned = hbm.pinned[side].as<float>();
+    hbm.threads->ParallelRanges(
+        count, std::max<size_t>(1, kTaskBytes / row), [&](size_t i, size_t end) {
+          for (size_t together = end - i; i < end; i += together) {
+            if (ids != nullptr) together = 1;
+            const size_t at =
+                ids == nullptr ? begin + i : static_cast<size_t>(ids[begin + i]) - first;
+            if (from_host != nullptr) {
+              std::memcpy(pinned + i * words, from_host + at * words, together * row);
+            } else {
+              std::memcpy(to_host + at * words, pinned + i * words, together * row);
+            }
+          }
+        });
   };
   uint64_t waiting = 0;  // rows of the other buffer, which are being copied to the host
+  const auto land = [&](int side, uint64_t end) -> Status {
+    if (to_host == nullptr || waiting == 0) return Status::Ok();
+    PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
+    pack(side, end - waiting, waiting);
+    return Status::Ok();
+  };
   int side = 0;
   for (uint64_t begin = 0; begin < m; begin += most, side ^= 1) {
     const uint64_t count = std::min(most, m - begin);
     PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
     float* const pinned = hbm.pinned[side].as<float>();
     float* const landing = hbm.landing[side].as<float>();
-    int32_t* const places = reinterpret_cast<int32_t*>(landing + count * hbm.words());
+    int32_t* const places = reinterpret_cast<int32_t*>(landing + count * words);
     if (ids != nullptr) {
-      int32_t* const from = reinterpret_cast<int32_t*>(pinned + count * hbm.words());
+      int32_t* const from = reinterpret_cast<int32_t*>(pinned + count * words);
       std::memcpy(from, ids + begin, count * 4);
       PBX_RETURN_IF_ERROR(ToDevice(places, from, count * 4, stream));
     }
     if (from_host != nullptr) {
-      std::memcpy(pinned, from_host + begin * hbm.words(), count * row);
+      pack(side, begin, count);
       PBX_RETURN_IF_ERROR(ToDevice(landing, pinned, count * row, stream));
     }
-    const MoveRows body{table.view, ids == nullptr ? nullptr : places,  first + begin,       count,
-                        landing,    static_cast<uint32_t>(hbm.words()), from_host != nullptr};
+    const MoveRows body{table.view, ids == nullptr ? nullptr : places, first + begin,       count,
+                        landing,    static_cast<uint32_t>(words),      from_host != nullptr};
     PBX_RETURN_IF_ERROR(Launch("rows", body, TilesOf(count, kTileRows), 0, stream));
     if (to_host != nullptr) PBX_RETURN_IF_ERROR(ToHost(pinned, landing, count * row, stream));
     PBX_RETURN_IF_ERROR(hbm.moved[side].Record(stream));
-    if (to_host != nullptr && waiting != 0) PBX_RETURN_IF_ERROR(land(side ^ 1, waiting));
+    PBX_RETURN_IF_ERROR(land(side ^ 1, begin));
     waiting = count;
   }
-  if (to_host != nullptr && waiting != 0) PBX_RETURN_IF_ERROR(land(side ^ 1, waiting));
+  PBX_RETURN_IF_ERROR(land(side ^ 1, m));
   return Synchronize(stream);
+}
+
+Status CheckAndTransfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, uint64_t m,
+                        const float* from_host, float* to_host) {
+  const char* const what = from_host != nullptr ? "put_rows" : "get_rows";
+  PBX_RETURN_IF_ERROR(CheckIds(table, what, ids, first, m));
+  Status status = Transfer(table, ids, first, m, from_host, to_host);
+  if (status.ok()) return status;
+  return Error(status.code(), "%s of %zu bytes: %s", what, m * table.hbm->words() * 4,
+               status.message().c_str());
 }
 
 Result<Memory> Filled(const char* what, const void* host, size_t bytes, Stream stream) {
@@ -320,6 +348,7 @@ Status Changed(const pbx_hbm_table& table, int32_t* ids, uint64_t* count) {
   PBX_RETURN_IF_ERROR(Synchronize(stream));
   *count = static_cast<uint64_t>(number);
 #else
+  PBX_RETURN_IF_ERROR(Synchronize(table.hbm->copies.get()));
   const OpenMemory open;
   *count = 0;
   for (uint64_t id = 0; id < table.view.n; ++id) {
@@ -392,18 +421,12 @@ int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out) {
 
 int pbx_hbm_put_rows(pbx_hbm_table* table, const int32_t* ids, uint64_t first, uint64_t m,
                      const float* rows) {
-  return Call(table->hbm, [&]() -> Status {
-    PBX_RETURN_IF_ERROR(CheckIds(*table, "put_rows", ids, first, m));
-    return Transfer(*table, ids, first, m, rows, nullptr);
-  });
+  return Call(table->hbm, [&] { return CheckAndTransfer(*table, ids, first, m, rows, nullptr); });
 }
 
 int pbx_hbm_get_rows(const pbx_hbm_table* table, const int32_t* ids, uint64_t first, uint64_t m,
                      float* rows) {
-  return Call(table->hbm, [&]() -> Status {
-    PBX_RETURN_IF_ERROR(CheckIds(*table, "get_rows", ids, first, m));
-    return Transfer(*table, ids, first, m, nullptr, rows);
-  });
+  return Call(table->hbm, [&] { return CheckAndTransfer(*table, ids, first, m, nullptr, rows); });
 }
 
 int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, const uint16_t* slots,

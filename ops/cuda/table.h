@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/threads.h"
 #include "cuda/call_clock.h"
 #include "cuda/hbm.h"
 #include "cuda/memory.h"
@@ -96,11 +97,12 @@ struct pbx_hbm {
   int device = 0;
   pbx::AccessorConfig config;  // slot_rates: on the device
   pbx::hbm::Memory slot_rates;
-  pbx::hbm::Memory workspace;              // used by plan
-  pbx::hbm::OwnStream copies;              // the stream that copies rows between host and device
-  pbx::hbm::Memory pinned[2], landing[2];  // rows being copied, on the host and on the device
-  pbx::hbm::Event moved[2];                // once it has passed, the buffer may be used again
-  std::mutex copying;                      // guards the four members above
+  pbx::hbm::Memory workspace;                // used by plan
+  pbx::hbm::OwnStream copies;                // the stream that copies rows between host and device
+  pbx::hbm::Memory pinned[2], landing[2];    // rows being copied, on the host and on the device
+  pbx::hbm::Event moved[2];                  // once it has passed, the buffer may be used again
+  std::unique_ptr<pbx::ThreadPool> threads;  // that copy rows to and from pinned buffers
+  std::mutex copying;                        // guards the five members above
   pbx::hbm::CallClock pulls, pushes, plans;
 
   size_t words() const { return static_cast<size_t>(config.layout.words()); }

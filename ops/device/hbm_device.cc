@@ -14,7 +14,6 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kChunkRows = 1 << 16;  // collected on the host at a time
 constexpr size_t kSlots = 65536;
 
 constexpr char kIfFull[] = "; a smaller hbm.budget_bytes makes smaller passes";
@@ -41,6 +40,7 @@ class HbmDevice : public HbmRows<DevicePass> {
   HbmDevice(const TableConfig& table, const HbmDeviceConfig& config)
       : HbmRows(config, table.accessor.layout.embedx_dim, kIfFull),
         name_(table.name),
+        threads_(table.threads),
         accessor_(table.accessor),
         slot_rates_(table.slot_rates),
         precision_(table.precision),
@@ -49,6 +49,7 @@ class HbmDevice : public HbmRows<DevicePass> {
     if (!slot_rates_.empty()) slot_rates_.resize(kSlots, 1.0f);
   }
 
+  void Stage(const PassTable& pass, const std::vector<uint32_t>& awaited, size_t events) override;
   Status Begin(const PassTable& pass, size_t events) override;
   Status End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) override;
   void Abandon() override;
@@ -64,9 +65,10 @@ class HbmDevice : public HbmRows<DevicePass> {
 
  private:
   Status OpenDevice();
-  Result<OwnedTable> NewTable(const PassTable& pass);
-  Status Carry(const PassTable& pass, pbx_hbm_table* to, std::vector<uint8_t>* carried) const;
-  Status Put(const PassTable& pass, const std::vector<uint8_t>& carried, pbx_hbm_table* to) const;
+  Status StageRows(const PassTable& pass, const std::vector<uint32_t>& awaited);
+  Status NewTable(const PassTable& pass, OwnedTable* table) const;
+  Status Carry(const PassTable& pass, pbx_hbm_table* to, std::vector<uint8_t>* there) const;
+  Status Put(const PassTable& pass, const std::vector<uint8_t>& there, pbx_hbm_table* to) const;
   Status TakeChanged(PassTable* pass) const;
   Status CountInto(pbx_hbm_table* table) const;
   Status CheckReport(const pbx_hbm_report& report) const;
@@ -80,9 +82,9 @@ class HbmDevice : public HbmRows<DevicePass> {
   Status Called(size_t n, void* stream) override;
   Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient gradient,
                       void* stream) override;
-  size_t words() const { return static_cast<size_t>(Hbm().row_words(hbm_.get())); }
 
   const std::string name_;
+  const int threads_;
   const AccessorConfig accessor_;
   std::vector<float> slot_rates_;
   const Precision precision_;
@@ -101,6 +103,12 @@ class HbmDevice : public HbmRows<DevicePass> {
   bool read_only_ = false;
   uint64_t rows_pulled_ = 0;
 
+  // The pass that Stage has copied; null: none.
+  OwnedTable next_;
+  int32_t next_stamp_ = 0;
+  size_t next_events_ = 0;
+  std::vector<uint8_t> next_there_;  // the rows that were copied
+
   // Of the last training pass, for the next one.
   OwnedTable last_;
   size_t last_events_ = 0;
@@ -118,6 +126,7 @@ Status HbmDevice::OpenDevice() {
   config.embedx_dim = accessor_.layout.embedx_dim;
   config.expand_dim = accessor_.layout.expand_dim;
   config.show_scale = accessor_.show_scale ? 1 : 0;
+  config.threads = threads_;
   config.nonclk_coeff = accessor_.nonclk_coeff;
   config.click_coeff = accessor_.click_coeff;
   config.embedx_threshold = accessor_.embedx_threshold;
@@ -136,29 +145,53 @@ Status HbmDevice::OpenDevice() {
   return Status::Ok();
 }
 
-Result<OwnedTable> HbmDevice::NewTable(const PassTable& pass) {
+Status HbmDevice::NewTable(const PassTable& pass, OwnedTable* table) const {
   const std::vector<uint64_t>& keys = pass.table->keys();
   pbx_hbm_table* made = nullptr;
-  int code = Hbm().begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
-  // Drops the table of the last pass to free memory. Then all rows come from the host.
-  if (code == PBX_HBM_MEMORY && last_ != nullptr) {
-    last_ = nullptr;
-    code = Hbm().begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
-  }
-  PBX_RETURN_IF_ERROR(Check(code, "the pass's rows on the GPU"));
-  return Result<OwnedTable>(OwnedTable(made));
+  PBX_RETURN_IF_ERROR(Check(Hbm().begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made),
+                            "the pass's rows on the GPU"));
+  table->reset(made);
+  return Status::Ok();
+}
+
+void HbmDevice::Stage(const PassTable& pass, const std::vector<uint32_t>& awaited, size_t events) {
+  next_ = nullptr;
+  next_stamp_ = pass.stamp;
+  next_events_ = events;
+  if (!StageRows(pass, awaited).ok()) next_ = nullptr;  // Begin reports what persists
+}
+
+Status HbmDevice::StageRows(const PassTable& pass, const std::vector<uint32_t>& awaited) {
+  PBX_RETURN_IF_ERROR(OpenDevice());
+  PBX_RETURN_IF_ERROR(NewTable(pass, &next_));
+  next_there_.assign(pass.rows(), 0);
+  for (const uint32_t id : awaited) next_there_[id] = 1;
+  PBX_RETURN_IF_ERROR(Put(pass, next_there_, next_.get()));
+  for (uint8_t& there : next_there_) there ^= 1;
+  return Status::Ok();
 }
 
 Status HbmDevice::Begin(const PassTable& pass, size_t events) {
   PBX_RETURN_IF_ERROR(OpenDevice());
   const bool train = pass.purpose == Purpose::kTrain;
   if (last_events_ != events) last_ = nullptr;  // life events have changed the host's rows
-  Result<OwnedTable> made = NewTable(pass);
-  if (!made.ok()) return made.status();
-  OwnedTable table = std::move(made.value());
-  std::vector<uint8_t> carried(pass.rows(), 0);
-  if (last_ != nullptr) PBX_RETURN_IF_ERROR(Carry(pass, table.get(), &carried));
-  PBX_RETURN_IF_ERROR(Put(pass, carried, table.get()));
+  OwnedTable table;
+  std::vector<uint8_t> there(pass.rows(), 0);
+  if (train && next_stamp_ == pass.stamp && next_events_ == events && next_ != nullptr) {
+    table = std::move(next_);
+    there = std::move(next_there_);
+  }
+  if (train) next_ = nullptr;
+  Status made = table != nullptr ? Status::Ok() : NewTable(pass, &table);
+  // Without the tables of other passes, all rows come from the host.
+  for (OwnedTable* other : {&next_, &last_}) {
+    if (made.code() != Code::kOutOfSpace || *other == nullptr) continue;
+    *other = nullptr;
+    made = NewTable(pass, &table);
+  }
+  PBX_RETURN_IF_ERROR(made);
+  if (last_ != nullptr) PBX_RETURN_IF_ERROR(Carry(pass, table.get(), &there));
+  PBX_RETURN_IF_ERROR(Put(pass, there, table.get()));
   if (train) {
     PBX_RETURN_IF_ERROR(
         Check(Hbm().expect(table.get(), pass.refused.data(), pass.refused.size()), "refused"));
@@ -177,37 +210,24 @@ Status HbmDevice::Begin(const PassTable& pass, size_t events) {
 
 // Copies the rows that the last pass had and that exist. The host has the same bytes.
 Status HbmDevice::Carry(const PassTable& pass, pbx_hbm_table* to,
-                        std::vector<uint8_t>* carried) const {
+                        std::vector<uint8_t>* there) const {
   const std::vector<uint64_t>& keys = pass.table->keys();
   ForEachCommon(keys.data(), keys.size(), last_keys_.data(), last_keys_.size(),
-                [&](size_t i, size_t j) { (*carried)[i] = last_exists_[j]; });
+                [&](size_t i, size_t j) { (*there)[i] = last_exists_[j]; });
   return Check(Hbm().carry(last_.get(), to, nullptr), "rows of the pass before");
 }
 
-// Copies the rows that Carry has not copied.
-Status HbmDevice::Put(const PassTable& pass, const std::vector<uint8_t>& carried,
+// Copies the rows that are not there yet.
+Status HbmDevice::Put(const PassTable& pass, const std::vector<uint8_t>& there,
                       pbx_hbm_table* to) const {
-  const size_t n = pass.rows(), row_bytes = pass.table->row_bytes();
-  if (n == 0) return Status::Ok();
   std::vector<int32_t> ids;
-  for (size_t i = 0; i < n; ++i) {
-    if (carried[i] == 0) ids.push_back(static_cast<int32_t>(i));
+  for (size_t i = 0; i < pass.rows(); ++i) {
+    if (there[i] == 0) ids.push_back(static_cast<int32_t>(i));
   }
-  if (ids.size() == n) {
-    const float* const rows = reinterpret_cast<const float*>(pass.table->row(0));
-    return Check(Hbm().put_rows(to, nullptr, 0, n, rows), "rows to the GPU");
-  }
-  std::vector<float> rows(std::min(ids.size(), kChunkRows) * words());
-  for (size_t begin = 0; begin < ids.size(); begin += kChunkRows) {
-    const size_t count = std::min(ids.size() - begin, kChunkRows);
-    for (size_t i = 0; i < count; ++i) {
-      std::memcpy(rows.data() + i * words(), pass.table->row(static_cast<size_t>(ids[begin + i])),
-                  row_bytes);
-    }
-    PBX_RETURN_IF_ERROR(
-        Check(Hbm().put_rows(to, ids.data() + begin, 0, count, rows.data()), "rows to the GPU"));
-  }
-  return Status::Ok();
+  if (ids.empty()) return Status::Ok();
+  const float* const rows = reinterpret_cast<const float*>(pass.table->row(0));
+  const int32_t* const which = ids.size() == pass.rows() ? nullptr : ids.data();
+  return Check(Hbm().put_rows(to, which, 0, ids.size(), rows), "rows to the GPU");
 }
 
 Status HbmDevice::TakeChanged(PassTable* pass) const {
@@ -215,18 +235,9 @@ Status HbmDevice::TakeChanged(PassTable* pass) const {
   uint64_t changed = 0;
   PBX_RETURN_IF_ERROR(
       Check(Hbm().changed(open_.get(), ids.data(), &changed), "changed rows of the GPU"));
-  std::vector<float> rows(std::min<size_t>(changed, kChunkRows) * words());
-  for (size_t begin = 0; begin < changed; begin += kChunkRows) {
-    const size_t count = std::min<size_t>(changed - begin, kChunkRows);
-    PBX_RETURN_IF_ERROR(
-        Check(Hbm().get_rows(open_.get(), ids.data() + begin, 0, count, rows.data()),
-              "rows from the GPU"));
-    for (size_t i = 0; i < count; ++i) {
-      std::memcpy(pass->table->row(static_cast<size_t>(ids[begin + i])), rows.data() + i * words(),
-                  pass->table->row_bytes());
-    }
-  }
-  return Status::Ok();
+  if (changed == 0) return Status::Ok();
+  float* const rows = reinterpret_cast<float*>(pass->table->row(0));
+  return Check(Hbm().get_rows(open_.get(), ids.data(), 0, changed, rows), "rows from the GPU");
 }
 
 Status HbmDevice::CountInto(pbx_hbm_table* table) const {
@@ -282,6 +293,7 @@ void HbmDevice::Abandon() {
   if (hbm_ != nullptr) Hbm().wait(hbm_.get());  // its errors do not matter any more
   open_ = nullptr;
   last_ = nullptr;
+  next_ = nullptr;
 }
 
 // ---- What operators call

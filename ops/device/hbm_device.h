@@ -22,8 +22,9 @@ const char* HbmBackend();
 // FailedPrecondition if HbmBackend is not what config expects. table: its name, for the message.
 Status CheckBackend(const std::string& table, const HbmDeviceConfig& config);
 
-// Opens the device when the first pass begins, so that a store can be read on a machine without
-// one. Of table it uses name, accessor, slot_rates, precision, on_bad_grad and bad_grad_bound.
+// Opens the device when the first pass is staged for training or begins, so that a store can be
+// read on a machine without one. Of table it uses name, threads, accessor, slot_rates, precision,
+// on_bad_grad and bad_grad_bound.
 std::unique_ptr<DevicePass> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config);
 
 }  // namespace pbx

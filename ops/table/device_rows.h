@@ -68,12 +68,16 @@ class DeviceRows {
 
 // The rows of a table's open pass. The table hands them over when a pass begins and takes back the
 // changed rows when it ends. In between the rows on the device are current and those on the host
-// are not.
+// are not. Stage may run beside all functions but Begin, Abandon and itself.
 class DevicePass : public DeviceRows {
  public:
-  // Copies the rows of a pass to the device. events: the number of life events so far. Rows that
-  // the device still has from the last pass are current only if there was no event since.
-  // OutOfSpace.
+  // Copies the rows of the next training pass to the device, while another pass may be open. Leaves
+  // out those in `awaited`, which the open pass may change. events: the number of life events so
+  // far. After an error, Begin copies all rows.
+  virtual void Stage(const PassTable& pass, const std::vector<uint32_t>& awaited,
+                     size_t events) = 0;
+  // Opens a pass: copies those of its rows that the device does not have. Rows that the device has
+  // by Stage or from the last pass are current only if there was no event since. OutOfSpace.
   virtual Status Begin(const PassTable& pass, size_t events) = 0;
   // Waits for the device and writes the changed rows into pass, marked kTouched. If rows are stored
   // with 16 bits, rounds them as RowCodec::Round does with pass_number. Adds to counters. An error

@@ -155,7 +155,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   std::vector<uint8_t> known = found;
   const Status read = ssd_ == nullptr ? Status::Ok() : ssd_->Read(keys, n, stored, found.data());
 
-  const std::lock_guard<std::mutex> lock(residency_);
+  std::unique_lock<std::mutex> lock(residency_);
   if (train) staging_ = nullptr;
   staged_.notify_all();
   // After an error no row is lost: rows taken from MEM are also on SSD.
@@ -178,7 +178,15 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
     });
   }
   BringUpToDate(pass.get(), found.data());
-  return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
+  if (!train) return FinishEvaluation(pass, found);
+  Result<StagedPass> staged = FinishTraining(pass, found);
+  if (device_ == nullptr || !staged.ok()) return staged;
+  const std::lock_guard<std::mutex> copying(to_device_);
+  const std::vector<uint32_t> awaited = pass->awaited;
+  const size_t events = LastSeq();
+  lock.unlock();
+  device_->Stage(*pass, awaited, events);
+  return staged;
 }
 
 // Adds the keys that the filter and chance admit to `kept`, which holds the keys that have a row.

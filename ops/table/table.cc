@@ -135,7 +135,10 @@ Status Table::Begin(int32_t stamp) {
     return Error(Code::kFailedPrecondition, "begin_pass: pass %d is not staged", stamp);
   }
   std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
-  if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, LastSeq()));
+  if (device_ != nullptr) {
+    const std::lock_guard<std::mutex> copied(to_device_);
+    PBX_RETURN_IF_ERROR(device_->Begin(*pass, LastSeq()));
+  }
   if (train && config_.accessor.weight_decay > 0) {
     pass->clock = std::make_unique<DecayClock>();
     pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
@@ -264,7 +267,10 @@ Status Table::Abandon() {
     return Error(Code::kFailedPrecondition, "no pass is open: there is nothing to abandon");
   }
   const std::lock_guard<std::mutex> open(open_mutex_);
-  if (device_ != nullptr) device_->Abandon();
+  if (device_ != nullptr) {
+    const std::lock_guard<std::mutex> copied(to_device_);
+    device_->Abandon();
+  }
   if (training_->purpose == Purpose::kTrain) {
     abandoned_ = true;
     staged_train_ = nullptr;  // it awaits rows of the abandoned pass
@@ -366,6 +372,7 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
 
 // The caller holds residency_.
 void Table::BringStagedUpToDate() {
+  const std::lock_guard<std::mutex> copied(to_device_);
   std::vector<std::shared_ptr<PassTable>> staged = staged_evaluate_;
   if (staged_train_ != nullptr) staged.push_back(staged_train_);
   for (const std::shared_ptr<PassTable>& pass : staged) {

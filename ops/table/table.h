@@ -269,7 +269,9 @@ class Table : public RowAccess {
 
   // Guards which pass holds which row (the pointers below and MEM), and the events.
   mutable std::mutex residency_;
-  mutable std::mutex open_mutex_;           // guards only training_, for the operators
+  mutable std::mutex open_mutex_;  // guards only training_, for the operators
+  // Held while Stage copies rows to the device: these rows must not change. Taken after residency_.
+  std::mutex to_device_;
   mutable std::condition_variable staged_;  // staging_ has become null
   std::shared_ptr<PassTable> staging_;      // training pass whose rows are being read from SSD
   std::shared_ptr<PassTable> staged_train_;

@@ -11,6 +11,12 @@ import pytest
 from tests.cuda.hbm_library import Library, Reference, build
 
 
+@pytest.fixture(params=["", "1"], ids=["at once", "late"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether streams of the host build work when the host waits for them."""
+    monkeypatch.setenv("PADDLEBOX_DEVICE_LATE", request.param)
+
+
 @pytest.fixture(scope="session")
 def folder() -> Path:
     return build(os.environ.get("PADDLEBOX_HBM_DEVICE", "host"))

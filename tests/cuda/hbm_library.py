@@ -46,7 +46,7 @@ class Rule(ctypes.Structure):
 class Config(ctypes.Structure):
     _fields_ = [
         ("seed", c_uint64),
-        *((name, c_int32) for name in ("embedx_dim", "expand_dim", "show_scale")),
+        *((name, c_int32) for name in ("embedx_dim", "expand_dim", "show_scale", "threads")),
         *((name, c_float) for name in ("nonclk_coeff", "click_coeff", "embedx_threshold")),
         *((name, Rule) for name in ("embed", "embedx", "expand")),
         ("slot_rates", c_void_p),
@@ -180,6 +180,7 @@ def config(dim: int = 8, kind: str = "adagrad", **changed: Any) -> Config:
     values: dict[str, Any] = {
         "seed": 7,
         "show_scale": 1,
+        "threads": 3,
         "nonclk_coeff": 0.1,
         "click_coeff": 1.0,
         "embedx_threshold": 0.0,
@@ -324,12 +325,13 @@ class Table:
         return found
 
     def put_rows(self, rows: np.ndarray, ids: np.ndarray | None = None, first: int = 0) -> None:
+        """rows: from `first` on."""
         self.library.call(
             "put_rows",
             self.handle,
             pointer(ids),
             c_uint64(first),
-            c_uint64(len(rows)),
+            c_uint64(len(rows if ids is None else ids)),
             pointer(np.ascontiguousarray(rows, np.float32)),
         )
 
@@ -338,11 +340,12 @@ class Table:
             "create_rows", self.handle, pointer(ids), pointer(slots), c_uint64(len(ids))
         )
 
-    def rows(self, ids: np.ndarray | None = None) -> np.ndarray:
-        count = len(self.keys) if ids is None else len(ids)
-        rows = np.empty((count, self.device.words), np.float32)
+    def rows(self, ids: np.ndarray | None = None, first: int = 0) -> np.ndarray:
+        """All rows from `first` on; with ids, the others are NaN."""
+        rows = np.full((len(self.keys) - first, self.device.words), np.nan, np.float32)
+        count = len(rows if ids is None else ids)
         self.library.call(
-            "get_rows", self.handle, pointer(ids), c_uint64(0), c_uint64(count), pointer(rows)
+            "get_rows", self.handle, pointer(ids), c_uint64(first), c_uint64(count), pointer(rows)
         )
         return rows
 

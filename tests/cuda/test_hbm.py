@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref, c_int32, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_uint64, c_void_p, memmove, memset
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from tests.cuda.hbm_library import (
     Reference,
     Table,
     config,
+    pointer,
     rule,
 )
 
@@ -60,18 +61,28 @@ def _unmix(x: int) -> int:
     return x ^ (x >> 30) ^ (x >> 60)
 
 
+@pytest.mark.usefixtures("late")
 def test_rows_come_back_as_they_were_put(library: Library, reference: Reference) -> None:
     case = filled(library, reference, config(13), 3000)
-    same_bits(case.table.rows(), case.rows)
     rng = np.random.default_rng(2)
     ids = rng.permutation(3000)[:777].astype(np.int32)
-    same_bits(case.table.rows(ids), case.rows[ids])
-    changed = rng.normal(size=(777, case.device.words)).astype(np.float32)
-    case.table.put_rows(changed, ids)
-    case.rows[ids] = changed
+    # In another stream: put_rows has waited.
+    same_bits(case.table.pull(ids), reference.pull(case.device.config, case.rows, ids))
     same_bits(case.table.rows(), case.rows)
+    found = case.table.rows(ids)
+    same_bits(found[ids], case.rows[ids])
+    assert np.isnan(np.delete(found, ids, axis=0)).all()
+    changed = rng.normal(size=case.rows.shape).astype(np.float32)
+    case.table.put_rows(changed, ids)
+    case.rows[ids] = changed[ids]
+    same_bits(case.table.rows(), case.rows)
+    last = ids[ids >= 2000]
+    same_bits(case.table.rows(last, first=2000)[last - 2000], case.rows[last])
+    case.table.put_rows(changed[2000:], first=2000)
+    same_bits(case.table.rows(first=2000), changed[2000:])
 
 
+@pytest.mark.usefixtures("late")
 def test_more_rows_than_a_buffer_travel_in_turns(library: Library) -> None:
     """16 MiB a buffer; rows of 1 KiB."""
     device = Device(library, config(253))
@@ -81,7 +92,9 @@ def test_more_rows_than_a_buffer_travel_in_turns(library: Library) -> None:
     table.put_rows(rows)
     same_bits(table.rows(), rows)
     ids = np.arange(39_999, -1, -1, dtype=np.int32)
-    same_bits(table.rows(ids), rows[::-1].copy())
+    same_bits(table.rows(ids), rows)
+    table.put_rows(rows[::-1].copy(), ids)
+    same_bits(table.rows(), rows[::-1].copy())
 
 
 @pytest.mark.parametrize("kind", RULES)
@@ -302,8 +315,10 @@ def test_mistakes_are_named_and_change_nothing(library: Library, reference: Refe
         (lambda: Device(library, config(254)), "embedx_dim is 254, expected 1 to 253"),
         (lambda: Device(library, config(8), device=4096), "device 4096: there"),
         (lambda: Table(case.device, np.array([5, 5], np.uint64)), "expected ascending"),
-        (lambda: case.table.rows(np.array([50], np.int32)), "ids[0] is 50, the table has rows 0"),
+        (lambda: case.table.rows(np.array([50], np.int32)), "ids[0] is 50, expected 0 to 49"),
         (lambda: case.table.rows(np.array([-1], np.int32)), "ids[0] is -1"),
+        (lambda: case.table.rows(np.array([4], np.int32), first=5), "ids[0] is 4, expected 5 to"),
+        (lambda: Device(library, config(8, threads=0)), "threads is 0, expected at least 1"),
         (lambda: case.table.put_rows(case.rows[:10], first=45), "rows [45, 45 + 10), but the "),
         (lambda: case.table.push(case.device.put(np.zeros(3, np.int32)), 3, _push(1)), "a plan of"),
         (
@@ -332,15 +347,16 @@ def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted
     library: Library, reference: Reference
 ) -> None:
     case = filled(library, reference, config(8), 50)
-    ids = np.array([3, 50, -1, -2, 2**31 - 1, 7], np.int32)
-    known = np.array([3, -1, -1, -1, -1, 7], np.int32)
+    none = [-1] * 40  # more than the threads of a segment
+    ids = np.array([3, *none, 50, -1, -2, 2**31 - 1, 7], np.int32)
+    known = np.array([3, *none, -1, -1, -1, -1, 7], np.int32)
     same_bits(case.table.pull(ids), reference.pull(case.device.config, case.rows, known))
     assert case.table.report().out_of_range == 3
-    offsets = np.array([0, 2, 4, 6], np.int32)
+    offsets = np.array([0, 42, 44, 46], np.int32)
     expected = reference.pull_pooled(case.device.config, case.rows, known, offsets, 1, 0, True)
     same_bits(case.table.pull_pooled(ids, offsets, 1, 0, True), expected)
     assert case.table.report().out_of_range == 6
-    beyond = case.table.pull_pooled(known, np.array([0, 1, 9, 2], np.int32), 1, 0, True)
+    beyond = case.table.pull_pooled(known, np.array([0, 1, 99, 2], np.int32), 1, 0, True)
     same_bits(beyond[0], expected[0])
     assert case.table.report().out_of_range == 8  # an end behind the ids, and one before its begin
     push = random_push(np.random.default_rng(1), 8, 2, 1)
@@ -428,3 +444,21 @@ def test_bad_sums_are_counted_by_slot_and_a_push_counts_its_rows(
     assert case.table.bad_by_slot() == {slot: 1}
     report = case.table.report()
     assert (report.rows_pushed, report.ids_pushed, report.bad_rows) == (20, 20, 1)
+
+
+@pytest.mark.usefixtures("late")
+def test_a_parcel_is_on_the_device_when_it_has_been_sent(library: Library) -> None:
+    parcel, pinned, on_device = c_void_p(), c_void_p(), c_void_p()
+    library.call("open_parcel", 0, byref(parcel))
+    for size in (1000, 10, 5000):
+        library.call("fit_parcel", parcel, size, byref(pinned), byref(on_device))
+        assert pinned.value is not None
+        for turn in range(2):
+            array = np.arange(size, dtype=np.uint8) + np.uint8(turn)
+            memmove(pinned, pointer(array), size)
+            library.call("send_parcel", parcel, size)
+            memset(pinned, 0, size)  # it has been read, too
+            found = np.zeros_like(array)
+            library.call("to_host", pointer(found), on_device, size)
+            assert found.tolist() == array.tolist()
+    library.get("close_parcel", parcel)
