@@ -19,7 +19,7 @@ from paddlebox.config.data import MAX_LINE_BYTES, HoldoutConfig, ShareBy
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.slots import Csv
 from paddlebox.config.zones import zones_of
-from paddlebox.data.batches import LOG_KEYS
+from paddlebox.data.batches import LOG_KEYS, Feed
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.holdout import Rows, Side
 from paddlebox.data.pipe import TIMEOUT_S
@@ -396,6 +396,7 @@ class DatasetOptions:
     # earlier pass. Then they see other counts, and are not counted again.
     repeated: bool = False
     take_priors: TakePriors | None = None  # called with the priors before a part begins to train
+    send: Callable[[Feed], Feed] | None = None  # copies a packed batch to a device
     # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.
     user_sequences: dict[str, str] = field(default_factory=dict)
 

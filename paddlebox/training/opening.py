@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paddlebox.config import Config, Format, KeySpace, ModelConfig, Slots, load_slots
+from paddlebox.config import (
+    Config,
+    Format,
+    HbmPlace,
+    KeySpace,
+    ModelConfig,
+    Program,
+    Slots,
+    load_slots,
+)
 from paddlebox.config.arguments import AnySlots, as_slots
 from paddlebox.config.check import nearest
 from paddlebox.config.data import ShareBy
@@ -15,6 +24,7 @@ from paddlebox.config.fields import click_slots
 from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
+from paddlebox.data.feed_copies import FeedCopies
 from paddlebox.data.first_look import FirstLook
 from paddlebox.data.holdout import Rows
 from paddlebox.data.listing import expand
@@ -23,7 +33,7 @@ from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.group import ONE_RANK, Group
-from paddlebox.store.options import TableOptions
+from paddlebox.store.options import DEVICE, TableOptions, gpu_number, is_plugged_in
 from paddlebox.store.table_set import TableSet
 from paddlebox.training.metric_set import check_columns, exact_columns
 
@@ -292,6 +302,10 @@ def create_dataset(
     dataset.options.set_read_slots(model.slots)
     dataset.options.set_group(model.loss_group)
     dataset.options.soft_labels = model.runs_code
+    # On this device, Executor.run waits for the end of the program; dygraph does not.
+    static = config.trainer.program is not Program.DYGRAPH
+    if config.hbm.place is not HbmPlace.HOST and is_plugged_in() and static:
+        dataset.options.send = FeedCopies(DEVICE, gpu_number())
     return dataset
 
 

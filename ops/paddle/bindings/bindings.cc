@@ -78,6 +78,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindTable(module);
   pbx::BindRanks(module);
   pbx::BindDevice(module);
+  pbx::BindCopies(module);
   pbx::BindQuantize(module);
   pbx::BindDense(module);
   pbx::BindHostGroup(module);

@@ -9,6 +9,7 @@ void BindTable(pybind11::module_& module);      // bind_table.cc: Table and its 
 void BindMetric(pybind11::module_& module);     // bind_metric.cc: metrics and their states
 void BindRanks(pybind11::module_& module);      // bind_ranks.cc: batches whose rows other ranks own
 void BindDevice(pybind11::module_& module);     // bind_device.cc: such batches on a device
+void BindCopies(pybind11::module_& module);     // bind_copies.cc: feeds to a device
 void BindQuantize(pybind11::module_& module);   // bind_quantize.cc: formats of rows sent to ranks
 void BindDense(pybind11::module_& module);      // bind_dense.cc: what box_mlp runs on
 void BindHostGroup(pybind11::module_& module);  // bind_host_group.cc: HostGroup
