@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from paddlebox.saves import open_save as open_save
     from paddlebox.store.table import Table as Table
     from paddlebox.store.table_set import TableSet as TableSet
-    from paddlebox.training.batch_loop import train_from_dataset as train_from_dataset
     from paddlebox.training.callbacks import Callback as Callback
+    from paddlebox.training.own_program import train_from_dataset as train_from_dataset
 
 # Name -> its module, or the module that it is.
 _LAZY = {
@@ -52,7 +52,7 @@ _LAZY = {
     "open_save": "paddlebox.saves",
     "ops": "paddlebox.ops",
     "train": "paddlebox.api.run",
-    "train_from_dataset": "paddlebox.training.batch_loop",
+    "train_from_dataset": "paddlebox.training.own_program",
 }
 __all__ = [*_LAZY, "__version__"]
 

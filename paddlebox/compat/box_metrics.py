@@ -205,6 +205,7 @@ class Measuring:
         self, exe: Any, outputs: Mapping[str, Any], take: Callable[[Columns], None]
     ) -> None:
         self._exe = exe
+        self.place = exe.place
         self._outputs = outputs
         self._take = take
         self._last: dict[str, Any] = {}

@@ -21,8 +21,9 @@ from paddlebox.saves.meta import BASE, BATCH, DELTA
 from paddlebox.saves.reader import Save
 from paddlebox.saves.saver import Saver
 from paddlebox.store.table_set import TableSet
-from paddlebox.training.batch_loop import Watcher, train_from_dataset
+from paddlebox.training.batch_loop import Watcher
 from paddlebox.training.measured import PassResult
+from paddlebox.training.own_program import train_from_dataset
 
 log = logging.getLogger(__name__)
 

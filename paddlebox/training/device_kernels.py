@@ -1,8 +1,8 @@
 """Checks that a program on the device of libpaddlebox_gpu.so has kernels there.
 
 Paddle runs an operator without one on the CPU: on copies of its inputs, so that an operator that
-updates in place changes nothing, without an error. Programs are checked when they are built. In
-dygraph, a flag makes Paddle refuse such an operator.
+updates in place changes nothing, without an error. Programs of the zoo are checked when they are
+built, others by `train_from_dataset`. In dygraph, a flag makes Paddle refuse such an operator.
 """
 
 from __future__ import annotations
@@ -34,13 +34,19 @@ _NOT_REGISTERED = re.compile(r"kernel with key \(\w+, [^,]*, (\w+)\) of kernel `
 
 
 def check_kernels(model: str, programs: Iterable[Any]) -> None:
-    """Check all operators of PIR programs. model: its name in errors. Raises: ConfigError with the
-    operators that have no kernel."""
+    """Check all operators of PIR programs. model: what they are, in errors. Raises: ConfigError
+    with the operators that have no kernel."""
     kernels = paddle.base.core._get_registered_phi_kernels("all")
     found = {(op.name(), _dtype(op)) for program in programs for op in program.global_block().ops}
     missing = sorted(_told(*one) for one in found if not _has_kernel(*one, kernels))
     if missing:
         raise _without(model, missing)
+
+
+def check_program(place: Any, program: Any) -> None:
+    """`check_kernels` for a program that is not of the zoo, if the place is of the device."""
+    if isinstance(place, paddle.CustomPlace) and place.get_device_type() == DEVICE:
+        check_kernels("the program", [program])
 
 
 @contextmanager
@@ -59,8 +65,8 @@ def refused_in_dygraph(model: str) -> Iterator[None]:
 
 def _without(model: str, operators: list[str]) -> ConfigError:
     return ConfigError(
-        f"model.type {model} has operators without a kernel for the GPU: {', '.join(operators)}; "
-        "set hbm.place: host, or choose another model"
+        f"{model} has operators without a kernel for the GPU: {', '.join(operators)}; use others, "
+        "or train on the host (hbm.place: host)"
     )
 
 

@@ -49,7 +49,7 @@ class DygraphProgram(ModelProgram):
 
     def _checked(self) -> AbstractContextManager[None]:
         if is_plugged_in() and self._on_gpu:
-            return refused_in_dygraph(self._config.model.type.value)
+            return refused_in_dygraph(f"model.type {self._config.model.type.value}")
         return nullcontext()
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:

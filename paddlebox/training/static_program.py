@@ -13,6 +13,7 @@ from paddlebox import ops
 from paddlebox._native import start_openmp
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
+from paddlebox.data.feed_copies import on_device
 from paddlebox.models.dssm import towers_of
 from paddlebox.store.options import is_plugged_in
 from paddlebox.training.device_kernels import check_kernels
@@ -45,17 +46,6 @@ class _OnHost:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # kDLCPU
-
-
-class Adam(paddle.optimizer.Adam):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Adam of a static program, in which Paddle makes an operator for each of the three
-    coefficients of each parameter. Here parameters share them."""
-
-    def _create_accumulators(self, block: Any, parameters: Any) -> None:
-        super()._create_accumulators(block, parameters)
-        float32, place = paddle.pir.core.DataType.FLOAT32, paddle.CPUPlace()
-        for name in ("_beta1", "_beta2", "_epsilon"):
-            setattr(self, name, paddle._C_ops.full([1], getattr(self, name), float32, place))
 
 
 class MergedAdam(paddle.optimizer.Adam):  # type: ignore[misc, name-defined]
@@ -95,7 +85,9 @@ class StaticProgram(ModelProgram):
         evaluate, unused = paddle.static.Program(), paddle.static.Program()
         self._evaluation = evaluate, self._build(config, slots, evaluate, unused, train=False)
         if is_plugged_in() and self._on_gpu:
-            check_kernels(config.model.type.value, (self._startup, self._train, evaluate))
+            check_kernels(
+                f"model.type {config.model.type.value}", (self._startup, self._train, evaluate)
+            )
         start_openmp()
         self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
@@ -131,7 +123,7 @@ class StaticProgram(ModelProgram):
             if not train:
                 self._towers = towers_of(model)
                 return [loss, logits]
-            adam = MergedAdam if self._on_gpu and is_plugged_in() else Adam
+            adam = MergedAdam if self._on_gpu and is_plugged_in() else None
             optimizer = create_optimizer(config, adam=adam)
             if not self._sync.changes_gradients:
                 optimizer.minimize(loss)
@@ -163,7 +155,7 @@ class StaticProgram(ModelProgram):
     def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
         program, fetch = self._training if train else self._evaluation
         with paddle.static.scope_guard(self._scope):
-            loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
+            loss, logits = self._exe.run(program, feed=on_device(feed), fetch_list=fetch)
         return float(np.asarray(loss).reshape(())), logits
 
     def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
@@ -171,7 +163,7 @@ class StaticProgram(ModelProgram):
             raise no_towers(self._config)
         fetch = list(self._towers.values())
         with paddle.static.scope_guard(self._scope):
-            found = self._exe.run(self._evaluation[0], feed=feed, fetch_list=fetch)
+            found = self._exe.run(self._evaluation[0], feed=on_device(feed), fetch_list=fetch)
         return dict(zip(self._towers, found, strict=True))
 
     def state(self) -> dict[str, np.ndarray]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError, PassError
-from paddlebox.training.batch_loop import run_pass, train_from_dataset
+from paddlebox.training.batch_loop import run_pass
+from paddlebox.training.own_program import train_from_dataset
 from tests.data.test_protocol import load, train
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import multislot_lines
@@ -138,9 +139,10 @@ def test_a_label_that_is_not_fed_is_an_error_and_the_pass_stays_open(
 ) -> None:
     dataset = open_dataset(use_var=use_var)
     load(dataset, write_lines("a.txt", LINES))
+    exe = SimpleNamespace(place=None)
     for logits in (None, "logits"):
         with pytest.raises(ConfigError, match=message):
-            train_from_dataset(None, None, dataset, loss="loss", logits=logits, label=label)
+            train_from_dataset(exe, None, dataset, loss="loss", logits=logits, label=label)
     assert run_pass(dataset, no_step, label=dataset.label_variable).samples == 3
 
 

@@ -60,9 +60,13 @@ def on_device(open_table: OpenTable) -> OpenTable:
     return lambda fields=None, **more: open_table(fields, hbm_place=HbmPlace.GPU, **more)
 
 
-def begin(table: Table, feasigns: Sequence[int] | np.ndarray, **arguments: Any) -> StagedSet:
+def stage(table: Table, feasigns: Sequence[int] | np.ndarray, **arguments: Any) -> StagedSet:
     slots = (np.arange(len(feasigns)) % 5).astype(np.uint16)
-    staged = table.stage(sorted_unique_keys(np.array(feasigns, np.uint64)), slots, **arguments)
+    return table.stage(sorted_unique_keys(np.array(feasigns, np.uint64)), slots, **arguments)
+
+
+def begin(table: Table, feasigns: Sequence[int] | np.ndarray, **arguments: Any) -> StagedSet:
+    staged = stage(table, feasigns, **arguments)
     table.begin(staged)
     return staged
 
@@ -159,6 +163,52 @@ def test_days_that_end_and_evaluations_between_passes_do_not_show(
 ) -> None:
     fields = {"embedx_threshold": 0.0, "life": {"delete_threshold": 0.3}}
     assert_same(both(passes(days=True, evaluate=True), fields, folder=tmp_path))
+
+
+def passes_ahead(*, event: bool, evaluate: bool) -> Callable[[Table], Seen]:
+    """Passes that are staged while the pass before is open, with some of its keys. A step does not
+    change all rows, so that new rows of a pass are new again in the next one."""
+
+    def run(table: Table) -> Seen:
+        random, seen = np.random.default_rng(6), []
+
+        def following() -> StagedSet:
+            return stage(table, random.choice(300, 150, replace=False) + 1)
+
+        staged = following()
+        for number in range(1, 6):
+            table.begin(staged)
+            seen.append(step(random, staged.stamp, *batch_of(random, staged.rows)))
+            staged, opened = following(), staged
+            seen.append(step(random, opened.stamp, *batch_of(random, opened.rows)))
+            table.end(number)
+            if evaluate:
+                begin(table, random.choice(400, 100, replace=False) + 1, train=False)
+                table.end()
+            table.commit()
+            if event:
+                table.life.shrink_table()
+        table.drop_staged(staged)
+        return seen, table.digest()
+
+    return run
+
+
+@pytest.mark.parametrize("late", ["", "1"], ids=["at once", "late"])
+@pytest.mark.parametrize("event", [False, True])
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_passes_whose_rows_come_while_the_pass_before_trains_do_not_show(
+    both: Both,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    late: str,
+    event: bool,
+    evaluate: bool,
+) -> None:
+    monkeypatch.setenv("PADDLEBOX_DEVICE_LATE", late)
+    fields = {"embedx_threshold": 0.0, "life": {"delete_threshold": 0.3}}
+    scenario = passes_ahead(event=event, evaluate=evaluate)
+    assert_same(both(scenario, fields, folder=tmp_path))
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -38,21 +38,3 @@ def test_the_same_loss_over_100_steps_on_the_same_feed(
     assert len(static) == 100
     assert static[-10:].mean() < static[:10].mean()  # it learned
     np.testing.assert_allclose(dygraph, static, rtol=0, atol=1e-6)
-
-
-def test_parameters_share_the_coefficients_of_adam(in_new_process: Callable[..., Any]) -> None:
-    code = (
-        "import json\n"
-        "from paddlebox.training.program import create_optimizer\n"
-        "from paddlebox.training.static_program import Adam, paddle\n"
-        "from tests.support.configs import make_config\n"
-        "paddle.enable_static()\n"
-        "loss = paddle.nn.Linear(3, 2)(paddle.static.data('x', [1, 3], 'float32')).sum()\n"
-        "before = len(loss.block.ops)\n"
-        "create_optimizer(make_config(optimizer={'type': 'adam'}), adam=Adam).minimize(loss)\n"
-        "names = [op.name() for op in loss.block.ops[before:]]\n"
-        "print(json.dumps([names.count('pd_op.adam_'), names[names.index('pd_op.adam_') - 3 :]]))\n"
-    )
-    adams, names = in_new_process(code)
-    assert adams == 2
-    assert names == ["pd_op.full"] * 3 + ["pd_op.adam_"] * 2
