@@ -341,7 +341,8 @@ class BackgroundSaves:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[None] | None = None
         self._date_of_base: str | None = None  # on this date only deltas can still be due
-        if saver.is_first:  # what an earlier, killed run did not remove
+        if saver.is_first:  # what an earlier, killed run did not drop, or not remove
+            self._drop_earlier()
             donefile.remove_dropped(saver.out, daily=daily)
 
     def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
@@ -391,10 +392,16 @@ class BackgroundSaves:
         started = time.perf_counter()
         save = write()
         if save.meta["kind"] == BASE and self._saver.is_first:
-            donefile.drop_earlier(self._saver.out, save.name.split("/")[0] if self._daily else "*")
+            self._drop_earlier()
         figures = save.name, time.perf_counter() - started, save.rows, save.deletions
         log.info("saved %s in %.2f s: %d rows, %d deleted", *figures)
         self._done()
+
+    def _drop_earlier(self) -> None:
+        """Drop the chains that the newest save makes superfluous."""
+        last = donefile.last(self._saver.out)
+        if last is not None:
+            donefile.drop_earlier(self._saver.out, last.split("/")[0] if self._daily else "*")
 
     def _wait(self) -> None:
         running, self._running = self._running, None

@@ -446,15 +446,24 @@ def test_a_run_over_a_stream_keeps_the_two_newest_chains_of_all_dates(
 
 
 @pytest.mark.parametrize("daily", [True, False])
-@pytest.mark.parametrize("death", ["before it removes folders", "while it removes one"])
+@pytest.mark.parametrize(
+    "death",
+    [
+        "before it changes a donefile",
+        "between the donefiles",
+        "before it removes folders",
+        "while it removes one",
+    ],
+)
 def test_a_run_that_was_killed_while_it_dropped_a_chain_removes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: str, daily: bool
 ) -> None:
     out = tmp_path / "out"
+    skipped = "drop_earlier" if "donefile" in death else "remove_dropped"
     with open_table(tmp_path / "store") as table:
         saves = BackgroundSaves(Saver(table, out), EVERY_PASS, daily=daily)
         monkeypatch.setattr(saver, "LONGEST_CHAIN", 2)
-        monkeypatch.setattr(donefile, "remove_dropped", lambda *_, **__: None)
+        monkeypatch.setattr(donefile, skipped, lambda *_, **__: None)
         for number in range(1, 7):
             train(table, feasigns(10 * number, 100), number)
             saves.due()
@@ -463,6 +472,11 @@ def test_a_run_that_was_killed_while_it_dropped_a_chain_removes_the_rest(
         monkeypatch.undo()
         folder = out / "20240101"
         assert (folder / "base" / "meta.json").exists()
+        if death == "between the donefiles":
+            deltas = out / donefile.NAMES[DELTA]
+            lines = deltas.read_text().splitlines(keepends=True)
+            deltas.write_text("".join(line for line in lines if "/delta-2/" not in line))
+            assert len(deltas.read_text().splitlines()) == len(lines) - 1
         if death == "while it removes one":
             (folder / "base").rename(folder / ".base.tmp")
         for copied in ("base-kept", "delta-2-of-monday"):
