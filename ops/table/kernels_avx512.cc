@@ -8,6 +8,8 @@
 #include "table/kernel_paths.h"
 #include "table/kernels.h"
 
+// GCC 12 says it of its own header (bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 
 #include "row/sum_order.h"

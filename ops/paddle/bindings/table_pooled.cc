@@ -13,9 +13,11 @@ namespace {
 
 // offsets: (lists + 1), or none.
 Status CheckAscending(const int32_t* offsets, size_t lists, size_t nnz) {
-  bool valid = lists != SIZE_MAX && offsets[0] == 0 && static_cast<size_t>(offsets[lists]) == nnz;
-  for (size_t i = 0; valid && i < lists; ++i) valid = offsets[i] <= offsets[i + 1];
-  if (valid) return Status::Ok();
+  if (lists != SIZE_MAX && offsets[0] == 0 && static_cast<size_t>(offsets[lists]) == nnz) {
+    int32_t descents = 0;  // without a branch, the loop vectorises
+    for (size_t i = 0; i < lists; ++i) descents |= offsets[i] > offsets[i + 1] ? 1 : 0;
+    if (descents == 0) return Status::Ok();
+  }
   return Error(Code::kInvalidArgument,
                "offsets: expected ascending values from 0 to %zu, the number of ids", nnz);
 }
