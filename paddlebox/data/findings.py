@@ -29,6 +29,16 @@ _SHARED_SHARE = 0.1
 Overlap = tuple[str, str, int, int, list[int]]
 
 
+def not_finite(dense: Mapping[str, np.ndarray]) -> str:
+    """What is not finite in a dense state, for an error; "" if nothing. A loss does not show it: a
+    ReLU on the host turns NaN into 0."""
+    for name, array in sorted(dense.items()):
+        bad = np.count_nonzero(~np.isfinite(array)) if array.dtype.kind == "f" else 0
+        if bad:
+            return f"{bad} of {array.size} values of {name} are not finite, expected 0"
+    return ""
+
+
 @dataclass
 class Findings:
     """The findings of one pass, collected chunk by chunk while it is loaded."""

@@ -19,6 +19,7 @@ from paddlebox.data.click_counts import (
     seen_in_training,
     sums_of,
 )
+from paddlebox.data.findings import not_finite
 from paddlebox.data.loader import Part
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.data.packer import BatchPacker
@@ -274,7 +275,13 @@ class PassFeeder:
         if commits and dense_state is not None:
             # Copies, because the next pass may change the arrays before they are written.
             current.dense = {name: np.array(value) for name, value in dense_state().items()}
-            self._check_finite(current, current.dense)
+            if wrong := not_finite(current.dense):
+                self._stager.forget()
+                self.abandon(current)
+                raise TrainingError(
+                    f"pass {self._passes_committed + 1}: {wrong}: the pass is abandoned, the store "
+                    f"stays at its last commit; {_remedy(current.stats.large)}, then start again"
+                )
         with current.stats.waiting("commit", AFTER):
             if current.begun:
                 self._table.end(self._passes_committed + 1)
@@ -284,20 +291,6 @@ class PassFeeder:
         self._stager.end()
         self._side_tables.end_pass()
         return current if commits else None
-
-    def _check_finite(self, current: Pass, dense: Mapping[str, np.ndarray]) -> None:
-        """The loss does not show a weight that is NaN, if a ReLU on the host turns NaN into 0."""
-        floats = {name: array for name, array in dense.items() if array.dtype.kind == "f"}
-        for name, array in sorted(floats.items()):
-            bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-            if bad:
-                self._stager.forget()
-                self.abandon(current)
-                raise TrainingError(
-                    f"pass {self._passes_committed + 1}: {bad} of {array.size} values of {name} "
-                    "are not finite, expected 0: the pass is abandoned, the store stays at its "
-                    f"last commit; {_remedy(current.stats.large)}, then start again"
-                )
 
     def commit(self, ended: Pass, cursor: Mapping[str, Any], *, keep: bool, **written: Any) -> None:
         """Begin to commit a pass that has ended.

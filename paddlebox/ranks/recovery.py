@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.data.findings import not_finite
+from paddlebox.errors import ConfigError, PaddleBoxError, StoreError, TrainingError
 from paddlebox.ranks.shared_tables import SharedTables
 from paddlebox.ranks.stepping import Progress
 from paddlebox.store.group import Group
@@ -292,8 +293,11 @@ def commit_partial(
         partial: goes into the version's cursor under this name.
         first: config, config_hash and cursor, for a store without a version.
 
-    Returns: None if no pass is open. Raises: as `TableSet.commit`.
+    Returns: None if no pass is open. Raises: TrainingError if the dense state is not finite; as
+    `TableSet.commit`.
     """
+    if wrong := not_finite(dense):
+        raise TrainingError(wrong)
     (table,) = tables.members
     tables.exchange.drop()
     tables.committer.wait()

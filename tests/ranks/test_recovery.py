@@ -7,17 +7,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paddlebox import _native
+from paddlebox.config import TableConfig
 from paddlebox.config.load import load_config
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.ranks import World, check_config, recovery
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.group import ONE_RANK
 from paddlebox.store.life import numbered
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.table import Table
 from paddlebox.store.version_store import VersionStore
 from tests.support.processes import free_port
 
@@ -127,6 +130,15 @@ def test_before_the_first_commit_rows_are_kept_and_after_it_all_need_one(tmp_pat
     make_store(later[0], (1, 0))
     make_store(later[1])
     assert agree(later) == [None, None]  # `agreed_passes` takes the first commit back
+
+
+def test_a_dense_state_that_is_not_finite_is_not_kept(tmp_path: Path) -> None:
+    dense = {"b": np.ones(2, np.float32), "w": np.array([1, np.inf, np.nan], np.float32)}
+    with Table(TableConfig(name="t", embedx_dim=4), folder=tmp_path / "store") as table:
+        table.begin(table.stage(np.arange(1, 9, dtype=np.uint64)))
+        with pytest.raises(TrainingError, match="2 of 3 values of w are not finite"):
+            recovery.commit_partial(table, dense, {"step": 1})
+    assert versions(tmp_path) == []
 
 
 def test_losses_of_the_last_pass_are_reported_without_a_pass_after_it(tmp_path: Path) -> None:
