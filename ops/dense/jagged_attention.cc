@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/flush_subnormals.h"
 #include "dense/attention_rows.h"
 #include "dense/matmul.h"
 
@@ -449,6 +450,7 @@ template <typename Run>
 void ForGroups(const JaggedAttention& attention, ThreadPool* pool, const Run& run) {
   const size_t groups = GroupsOf(attention), sequences = attention.sequences;
   pool->ParallelFor(groups, [&](size_t group) {
+    const FlushSubnormals flush;
     run(group, sequences * group / groups, sequences * (group + 1) / groups);
   });
 }

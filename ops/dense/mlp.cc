@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/drops.h"
+#include "base/flush_subnormals.h"
 #include "base/vector_clones.h"
 
 namespace pbx {
@@ -600,6 +601,7 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
   PBX_RETURN_IF_ERROR(PackWeights(stack, &products, packed, false, pool));
   FirstError error;
   pool->ParallelFor(stack.tiles.count, [&](size_t t) {
+    const FlushSubnormals flush;
     error.Keep(ForwardTile(stack, t, dropout, products, activations, out, last));
   });
   return error.status();
@@ -657,6 +659,7 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   PBX_RETURN_IF_ERROR(WeightTasks(stack, &tasks));
   FirstError error;
   pool->ParallelFor(stack.tiles.count, [&](size_t t) {
+    const FlushSubnormals flush;
     error.Keep(BackwardTile(stack, t, 1.0f / (1.0f - rate), plan, activations, out, dout, dx));
   });
   PBX_RETURN_IF_ERROR(error.status());
@@ -669,6 +672,7 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
     }
   }
   pool->ParallelFor(tasks.size(), [&](size_t i) {
+    const FlushSubnormals flush;
     const WeightTask& task = tasks[i];
     const char* from = plan.gradients[task.layer + 1];
     if (task.first == nullptr) {

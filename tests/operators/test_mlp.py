@@ -288,6 +288,24 @@ def test_a_batch_of_none_has_gradients_of_zero() -> None:
     assert not dbias.any()
 
 
+@TYPES
+@pytest.mark.parametrize("last", [5, 1])
+def test_subnormal_numbers_count_as_zero_within_the_operator_alone(dtype: str, last: int) -> None:
+    stack = Stack(1, 100, [7, 9, last], [False, False])
+    stack.biases = [np.zeros_like(bias) for bias in stack.biases]
+    tiny, dout = np.float32(1e-40), stack.dout
+    stack.x, stack.dout = stack.x * tiny, dout * tiny
+    assert all(0 < np.abs(array).max() < 1.2e-38 for array in (stack.x, stack.dout))
+    out, *gradients = stack.run(dtype)
+    assert not out.any()
+    weights = gradients[1:3]
+    assert not any(gradient.any() for gradient in [gradients[0], *weights])
+    stack.dout = dout  # the weights' gradients are products with x
+    first = stack.run(dtype)[2]
+    assert not first.any()
+    assert tiny * np.float32(1) == tiny
+
+
 DIGESTS = """
 import hashlib, json, sys
 import numpy as np
