@@ -8,7 +8,6 @@ namespace pbx {
 // to 2.2 times as long. Not for rows, which have the same bits on a GPU.
 class FlushSubnormals {
  public:
-#ifdef __SSE__
   FlushSubnormals() : before_(__builtin_ia32_stmxcsr()) {
     constexpr unsigned kResults = 0x8000, kOperands = 0x0040;
     __builtin_ia32_ldmxcsr(before_ | kResults | kOperands);
@@ -19,7 +18,6 @@ class FlushSubnormals {
 
  private:
   const unsigned before_;
-#endif
 };
 
 }  // namespace pbx

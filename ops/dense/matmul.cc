@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/flush_subnormals.h"
 #include "base/host_device.h"
 
 namespace pbx {
@@ -87,6 +88,7 @@ Path FastestPath() {
 
 void MatMulAdd(size_t rows, size_t inner, size_t columns, const MatrixView& a, const float* b,
                size_t b_stride, float* c, size_t c_stride) {
+  const FlushSubnormals flush;
   static const Path path = FastestPath();
   path(rows, inner, columns, a, b, b_stride, c, c_stride);
 }

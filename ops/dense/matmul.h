@@ -17,7 +17,7 @@ struct MatrixView {
 // columns). The columns of b and c are contiguous, and c overlaps neither a nor b.
 //
 // k ascends and there is no fused multiply-add, so every vector path gives the same bits. The path
-// is chosen at run time.
+// is chosen at run time. Subnormal numbers count as 0.
 void MatMulAdd(size_t rows, size_t inner, size_t columns, const MatrixView& a, const float* b,
                size_t b_stride, float* c, size_t c_stride);
 
