@@ -1,4 +1,4 @@
-// MatMulAdd: the matrix product that rank_attention and batch_fc use.
+// MatMulAdd: the matrix product of all operators but box_mlp, whose products are oneDNN's.
 #pragma once
 
 #include <cstddef>
